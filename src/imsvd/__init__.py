@@ -1,0 +1,45 @@
+"""Self-supervised image representations with discrete, explainable variables."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from imsvd.api import evaluate_knn, evaluate_linear_probe, pretrain
+    from imsvd.encoder import Encoder, load
+    from imsvd.errors import InputError
+    from imsvd.losses.imsvd import IMSVDLoss
+
+__version__ = version("imsvd")
+
+_HOMES = {
+    "Encoder": "imsvd.encoder",
+    "IMSVDLoss": "imsvd.losses.imsvd",
+    "InputError": "imsvd.errors",
+    "evaluate_knn": "imsvd.api",
+    "evaluate_linear_probe": "imsvd.api",
+    "load": "imsvd.encoder",
+    "pretrain": "imsvd.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that `imsvd.IMSVDLoss` alone stays light."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'imsvd' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415 - only needed here
+
+    return getattr(import_module(_HOMES[name]), name)
+
+
+__all__ = [
+    "Encoder",
+    "IMSVDLoss",
+    "InputError",
+    "__version__",
+    "evaluate_knn",
+    "evaluate_linear_probe",
+    "load",
+    "pretrain",
+]

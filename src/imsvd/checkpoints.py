@@ -1,0 +1,167 @@
+"""Checkpoints that survive anything: tensors and JSON only, written atomically, hashed.
+
+A checkpoint is one safetensors file holding every tensor of a nested state, with the rest of the
+state as JSON in its header, and beside it the file's SHA-256. Both are written to a temporary
+name, flushed to the disk and renamed, the hash last: a file without its hash was never finished.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from imsvd.errors import InputError
+
+STATE_KEY = "state"
+"""Name of the JSON part in the safetensors header."""
+
+
+def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int = 2) -> Path:
+    """Write `state` as the checkpoint of `step` and delete all but the newest `keep`."""
+    path = folder / f"step-{step:09d}.safetensors"
+    tensors: dict[str, Tensor] = {}
+    skeleton = _pack(state, tensors)
+    content = save(tensors, metadata={STATE_KEY: json.dumps(skeleton)})
+    write_atomically(path, content)
+    write_atomically(_hash_path(path), hashlib.sha256(content).hexdigest().encode())
+    for old in _newest_first(folder)[keep:]:
+        _hash_path(old).unlink(missing_ok=True)
+        old.unlink(missing_ok=True)
+    return path
+
+
+def load_newest_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return the newest undamaged state, or None, and a sentence for every damaged file passed over."""
+    complaints: list[str] = []
+    for path in _newest_first(folder):
+        try:
+            return read_checkpoint(path), complaints
+        except InputError as error:
+            complaints.append(str(error))
+    return None, complaints
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read one checkpoint, or raise `InputError` if it is damaged."""
+    try:
+        content = path.read_bytes()
+        expected = _hash_path(path).read_text().strip()
+    except OSError as error:
+        raise InputError(f"checkpoint {path} cannot be read: {error.strerror}.") from error
+    if hashlib.sha256(content).hexdigest() != expected:
+        raise InputError(
+            f"checkpoint {path} is damaged: its SHA-256 is not the one it was saved with."
+        )
+    try:
+        tensors = load(content)
+        header_length = int.from_bytes(content[:8], "little")
+        header = json.loads(content[8 : 8 + header_length])
+        skeleton = json.loads(header["__metadata__"][STATE_KEY])
+    except (SafetensorError, KeyError, ValueError) as error:
+        raise InputError(f"checkpoint {path} is not one of ours: {error}.") from error
+    state = _unpack(skeleton, tensors)
+    assert isinstance(state, dict)
+    return state
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write `content` so that `path` holds either its old content or all of the new one."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise InputError(
+                f"the disk is full: {path} could not be written ({len(content) / 2**20:.0f} MiB needed); "
+                "what was saved before is untouched — free some space and run the same command to resume."
+            ) from error
+        raise InputError(f"{path} could not be written: {error.strerror}.") from error
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _hash_path(path: Path) -> Path:
+    return path.with_suffix(".sha256")
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    return sorted(folder.glob("step-*.safetensors"), reverse=True)
+
+
+def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """Move every tensor of `value` into `tensors`, leaving JSON that `_unpack` reverses exactly."""
+    if isinstance(value, Tensor):
+        name = str(len(tensors))
+        # Cloned because safetensors refuses tensors that share storage.
+        tensors[name] = value.detach().to("cpu", copy=True).contiguous()
+        return {"tensor": name}
+    if isinstance(value, dict):
+        return {
+            "dict": [[_pack(key, tensors), _pack(item, tensors)] for key, item in value.items()]
+        }
+    if isinstance(value, list | tuple):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [_pack(item, tensors) for item in value]}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"a checkpoint holds tensors and plain values, not {type(value).__name__}")
+
+
+def _unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "dict":
+        return {_unpack(key, tensors): _unpack(item, tensors) for key, item in content}
+    items: Iterator[Any] = (_unpack(item, tensors) for item in content)
+    return list(items) if kind == "list" else tuple(items)
+
+
+def random_state() -> dict[str, Any]:
+    """Return the state of every random generator that a network may draw from."""
+    kind, words, *position = np.random.get_state(legacy=True)  # noqa: NPY002 - the global one is meant
+    state: dict[str, Any] = {
+        "torch": torch.get_rng_state(),
+        "python": random.getstate(),
+        "numpy": (kind, [int(word) for word in words], *position),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def restore_random_state(state: dict[str, Any]) -> None:
+    """Put back what `random_state` returned."""
+    torch.set_rng_state(state["torch"])
+    random.setstate(state["python"])
+    kind, words, *position = state["numpy"]
+    np.random.set_state((kind, np.array(words, dtype=np.uint32), *position))  # noqa: NPY002
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])

@@ -1,0 +1,21 @@
+"""Where images come from: folders, named datasets and the built-in `shapes`."""
+
+from imsvd.datasets.memory import load_into_memory, small_image_size
+from imsvd.datasets.opening import open_source
+from imsvd.datasets.quarantine import BadImage, Quarantine, read_or_replace
+from imsvd.datasets.shapes import ShapesSource
+from imsvd.datasets.source import ImageSource, UnreadableImage
+from imsvd.datasets.subset import Subset
+
+__all__ = [
+    "BadImage",
+    "ImageSource",
+    "Quarantine",
+    "ShapesSource",
+    "Subset",
+    "UnreadableImage",
+    "load_into_memory",
+    "open_source",
+    "read_or_replace",
+    "small_image_size",
+]

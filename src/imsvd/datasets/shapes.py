@@ -1,0 +1,163 @@
+"""The built-in dataset: shapes drawn on demand, with every factor of every picture known.
+
+A picture follows from (seed, split, index) alone. Shape, texture, colour, size, position,
+rotation, background and background colour are drawn independently of one another, so each can be
+asked for on its own. Rotation stays within ±30°, short of the symmetry of any shape; on a plain
+circle or ring it cannot be seen, and nothing could be.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from imsvd.datasets.drawing import Scenes, draw
+from imsvd.datasets.palette import (
+    BACKGROUND_COLOURS,
+    BACKGROUNDS,
+    COLOURS,
+    POSITIONS,
+    ROTATIONS,
+    SHAPES,
+    SIZES,
+    TEXTURES,
+)
+from imsvd.datasets.source import ImageSource, hash_listing
+
+MIN_SIZE = 16
+_COUNTS = {"train": 6000, "test": 2000}
+
+# The order numbers the random streams: a new factor goes to the end, or all pictures change.
+_FACTORS: dict[str, tuple[str, ...]] = {
+    "shape": SHAPES,
+    "texture": TEXTURES,
+    "colour": tuple(COLOURS),
+    "size": tuple(SIZES),
+    "position": POSITIONS,
+    "rotation": tuple(ROTATIONS),
+    "background": BACKGROUNDS,
+    "background_colour": tuple(BACKGROUND_COLOURS),
+}
+# Streams for what varies within a factor's value.
+_VARIATIONS = ("radius", "x", "y", "angle", "phase", "tint", "slope", "spread")
+
+
+class ShapesSource(ImageSource):
+    """`count` square pictures, `size` pixels wide; labels are the shapes."""
+
+    def __init__(
+        self,
+        split: Literal["train", "test"] = "train",
+        count: int | None = None,
+        size: int = 32,
+        seed: int = 0,
+    ) -> None:
+        if size < MIN_SIZE:
+            raise ValueError(f"shapes are drawn at {MIN_SIZE} px or more, not {size}")
+        self.split = split
+        self.count = _COUNTS[split] if count is None else count
+        self.pixels = size
+        self.seed = seed
+        keys = self._keys(np.arange(self.count))
+        self.attribute_values = dict(_FACTORS)
+        self.attributes = {
+            name: torch.from_numpy(values) for name, values in _sample_factors(keys).items()
+        }
+        self.labels = self.attributes["shape"]
+        self.classes = SHAPES
+
+    def __len__(self) -> int:
+        return self.count
+
+    def read(self, index: int) -> Tensor:
+        """The picture, uint8 (3, size, size) RGB."""
+        return self.render([index])[0]
+
+    def read_many(self, indices: Sequence[int]) -> list[Tensor]:
+        """Several pictures, each (3, size, size), drawn together."""
+        return list(self.render(indices))
+
+    def render(self, indices: Sequence[int]) -> Tensor:
+        """Draw pictures, uint8 (len(indices), 3, size, size); each is the same in any company."""
+        for index in indices:
+            self.require_index(index)
+        keys = self._keys(np.asarray(indices, dtype=np.int64))
+        return torch.from_numpy(draw(_sample_scenes(keys), self.pixels))
+
+    def size(self, index: int) -> tuple[int, int]:
+        """(height, width), the same for all."""
+        self.require_index(index)
+        return self.pixels, self.pixels
+
+    def identity(self, index: int) -> str:
+        """Such as "shapes/train/17"."""
+        self.require_index(index)
+        return f"shapes/{self.split}/{index}"
+
+    def fingerprint(self) -> str:
+        """Hash of the arguments, from which all else follows."""
+        return hash_listing(
+            [f"shapes {self.split} {self.count} {self.pixels} {self.seed}".encode()]
+        )
+
+    def _keys(self, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """One 64-bit key per picture, (n,): even numbers train, odd ones test, never the same.
+
+        The mixing is one-to-one, so that pictures of one seed share no key.
+        """
+        numbers = indices.astype(np.uint64) * np.uint64(2) + np.uint64(self.split == "test")
+        return _mix(numbers ^ _mix(np.array([self.seed % 2**64], dtype=np.uint64)))
+
+
+def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """SplitMix64's one-to-one scrambling of 64-bit numbers; products wrap round on purpose."""
+    z = values + np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def _uniform(keys: NDArray[np.uint64], stream: str) -> NDArray[np.float64]:
+    """Numbers in [0, 1), (n,): the same for a key and a stream, whatever else is drawn."""
+    number = [*_FACTORS, *_VARIATIONS].index(stream) + 1
+    bits = _mix(_mix(keys) + np.uint64(number)) >> np.uint64(11)
+    return bits.astype(np.float64) * 2.0**-53
+
+
+def _sample_factors(keys: NDArray[np.uint64]) -> dict[str, NDArray[np.int64]]:
+    """The value of every factor, each (n,)."""
+    return {
+        name: (_uniform(keys, name) * len(values)).astype(np.int64)
+        for name, values in _FACTORS.items()
+    }
+
+
+def _sample_scenes(keys: NDArray[np.uint64]) -> Scenes:
+    """All there is to know about the pictures, each field of length n."""
+    factors = _sample_factors(keys)
+    row, column = np.divmod(factors["position"], 3)
+
+    def within(
+        bounds: Sequence[tuple[float, float]], name: str, stream: str
+    ) -> NDArray[np.float64]:
+        low, high = np.asarray(bounds)[factors[name]].T
+        return np.asarray(low + (high - low) * _uniform(keys, stream))
+
+    return Scenes(
+        shape=factors["shape"],
+        texture=factors["texture"],
+        colour=factors["colour"],
+        background=factors["background"],
+        background_colour=factors["background_colour"],
+        radius=within(list(SIZES.values()), "size", "radius"),
+        x=0.28 * (column - 1) + 0.1 * (_uniform(keys, "x") - 0.5),
+        y=0.28 * (row - 1) + 0.1 * (_uniform(keys, "y") - 0.5),
+        angle=np.deg2rad(within(list(ROTATIONS.values()), "rotation", "angle")),
+        phase=_uniform(keys, "phase"),
+        tint=_uniform(keys, "tint") - 0.5,
+        slope=_uniform(keys, "slope"),
+        spread=_uniform(keys, "spread"),
+    )

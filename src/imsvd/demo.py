@@ -1,0 +1,109 @@
+"""`imsvd demo`: the whole idea on built-in images, in minutes on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from imsvd.api import Split, split_features
+from imsvd.config import Config, override
+from imsvd.datasets import ImageSource, open_source
+from imsvd.encoder import Encoder, describe_encoder, load
+from imsvd.evaluation import KNNSettings, append_result, chance, knn_attributes
+from imsvd.figures import draw_demo
+from imsvd.recipes import recipe
+from imsvd.runs import RunFolder
+from imsvd.training import train
+
+GALLERY_UNITS = 5
+GALLERY_IMAGES = 16
+NEIGHBOURS = 20
+
+
+def run_demo(out: Path, console: Console, settings: list[str]) -> None:
+    """Train on `shapes`, compare with the untrained encoder and with chance, and draw a page."""
+    config = override(recipe("shapes"), settings)
+    console.print(
+        f"Training IMSVD on {len(open_source(config.data.source)):,} drawn images; nobody tells it "
+        "what a shape, a texture or a colour is.",
+        highlight=False,
+    )
+    run = RunFolder(out)
+    train(config, run, console)
+    data = config.data.source
+    untrained = attribute_accuracies(split_features(untrained_encoder(config), data, console))
+    encoder = load(out)
+    split = split_features(encoder, data, console)
+    trained = attribute_accuracies(split)
+    accuracies = {
+        "chance": {name: chance(labels) for name, labels in split.test.attributes.items()},
+        "untrained": untrained,
+        "trained": trained,
+    }
+    console.print(accuracy_table(accuracies))
+    append_result(
+        out,
+        "knn",
+        {f"knn_20/{name}": value for name, value in trained.items()},
+        data=data,
+        details=accuracies,
+    )
+    galleries = unit_galleries(encoder, open_source(data, "test"))
+    picture = draw_demo(run.metrics(), accuracies, galleries, out / "demo.png")
+    console.print(
+        f"Picture: {picture}   Encoder: {run.encoder_weights}   Next: imsvd pretrain YOUR_FOLDER --out runs/mine",
+        highlight=False,
+    )
+
+
+def untrained_encoder(config: Config) -> Encoder:
+    """Return the encoder as it was before training."""
+    torch.manual_seed(config.seed)
+    return Encoder(describe_encoder(config)).eval()
+
+
+def attribute_accuracies(split: Split) -> dict[str, float]:
+    """Return kNN-20 accuracy per attribute."""
+    metrics = knn_attributes(split.train, split.test, KNNSettings(neighbours=(NEIGHBOURS,)))
+    return {name.split("/")[1]: value for name, value in metrics.items()}
+
+
+def accuracy_table(accuracies: Mapping[str, Mapping[str, float]]) -> Table:
+    """Return the table of accuracies, an attribute a row."""
+    table = Table("attribute", title=f"kNN-{NEIGHBOURS} accuracy on test images, %")
+    for series in accuracies:
+        table.add_column(series, justify="right")
+    for name in accuracies["trained"]:
+        table.add_row(name, *(f"{values[name]:.1f}" for values in accuracies.values()))
+    return table
+
+
+def unit_galleries(encoder: Encoder, source: ImageSource) -> dict[str, list[np.ndarray]]:
+    """Return the images that excite each of the most decided units most, by unit."""
+    images = torch.stack([source.read(index) for index in range(min(len(source), 2000))])
+    with torch.inference_mode():
+        probabilities = torch.cat(
+            [encoder.probabilities(part) for part in torch.split(images, 256)]
+        )
+    units = encoder.description.units
+    strongest = probabilities.topk(GALLERY_IMAGES, dim=0)
+    galleries: dict[str, list[np.ndarray]] = {}
+    starts = np.cumsum((0, *units[:-1]))
+    sureness = strongest.values.mean(dim=0)
+    # One unit per variable, so that the rows show different ways of sorting the same images.
+    best = [
+        int(start) + int(sureness[start : start + count].argmax())
+        for start, count in zip(starts, units, strict=True)
+    ]
+    for unit in sorted(best, key=lambda unit: -float(sureness[unit]))[:GALLERY_UNITS]:
+        variable = int(np.searchsorted(starts, unit, side="right")) - 1
+        title = f"variable {variable + 1}, unit {unit - int(starts[variable]) + 1}"
+        galleries[title] = [
+            images[int(index)].permute(1, 2, 0).numpy() for index in strongest.indices[:, unit]
+        ]
+    return galleries

@@ -1,0 +1,183 @@
+"""Every collective of the package, and what it means for gradients.
+
+One convention holds everywhere. A loss of the *global* batch is evaluated identically on every
+rank, and `DistributedDataParallel` averages the gradients of the ranks. What reaches a rank's own
+samples must therefore be `world_size` times their share of the global gradient; the helpers named
+`..._with_gradient` do exactly that. All functions also work when no process group exists: they
+then describe a world of one rank.
+
+Ranks hold equally many samples, and stacked tensors are ordered by rank. `ReduceOp.AVG` is never
+used (gloo lacks a dependable one): sums are divided here.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+Item = TypeVar("Item")
+
+
+def is_distributed() -> bool:
+    """Whether more than one rank takes part."""
+    return world_size() > 1
+
+
+def world_size() -> int:
+    """Number of ranks."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """Index of this rank."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def barrier() -> None:
+    """Wait until every rank has come this far."""
+    if is_distributed():
+        dist.barrier()
+
+
+def own_slice(length: int) -> slice:
+    """This rank's contiguous part of `length` items; the parts of all ranks cover it once."""
+    return slice(*_share(length, rank()))
+
+
+def share_sizes(length: int) -> list[int]:
+    """How many of `length` items each rank owns, in the order of the ranks."""
+    return [stop - start for start, stop in (_share(length, r) for r in range(world_size()))]
+
+
+def _share(length: int, owner: int) -> tuple[int, int]:
+    ranks = world_size()
+    return length * owner // ranks, length * (owner + 1) // ranks
+
+
+def all_reduce_sum(tensor: Tensor) -> Tensor:
+    """Sum over ranks as a new tensor, outside autograd."""
+    result = tensor.detach().clone(memory_format=torch.contiguous_format)
+    if is_distributed():
+        dist.all_reduce(result)
+    return result
+
+
+def all_gather(tensor: Tensor) -> Tensor:
+    """Stack `(batch, ...)` of every rank into `(world_size * batch, ...)`, outside autograd."""
+    tensor = tensor.detach()
+    if not is_distributed():
+        return tensor
+    gathered = tensor.new_empty((world_size() * tensor.shape[0], *tensor.shape[1:]))
+    dist.all_gather_into_tensor(gathered, tensor.contiguous())
+    return gathered
+
+
+def reduce_scatter_sum(tensor: Tensor) -> Tensor:
+    """Sum `(world_size * batch, ...)` over ranks and keep this rank's `(batch, ...)`.
+
+    The input may be overwritten. Gloo has no reduce-scatter of its own, so it pays for a whole
+    all-reduce.
+    """
+    if not is_distributed():
+        return tensor
+    batch = tensor.shape[0] // world_size()
+    if dist.get_backend() == "gloo":
+        dist.all_reduce(tensor)
+        return tensor[rank() * batch : (rank() + 1) * batch].clone()
+    own = tensor.new_empty((batch, *tensor.shape[1:]))
+    dist.reduce_scatter_tensor(own, tensor.contiguous())
+    return own
+
+
+def columns_to_owners(columns: Tensor, widths: Sequence[int]) -> Tensor:
+    """Turn column ownership into sample ownership by one all-to-all.
+
+    Args:
+        columns: `(world_size * batch, own_width)`, this rank's columns for the global batch.
+        widths: `own_width` of every rank.
+
+    Returns:
+        `(batch, sum(widths))`, all columns for this rank's samples.
+    """
+    if not is_distributed():
+        return columns
+    batch = columns.shape[0] // world_size()
+    received = columns.new_empty(batch * sum(widths))
+    received_sizes = [batch * width for width in widths]
+    sent_sizes = [batch * columns.shape[1]] * world_size()
+    dist.all_to_all_single(received, columns.contiguous().view(-1), received_sizes, sent_sizes)
+    blocks = zip(torch.split(received, received_sizes), widths, strict=True)
+    return torch.cat([block.view(batch, width) for block, width in blocks], dim=1)
+
+
+def mean_over_ranks(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Average tensors of any shapes over ranks, for logging; one collective for all of them."""
+    detached = {name: value.detach() for name, value in values.items()}
+    if not is_distributed() or not detached:
+        return detached
+    flat = torch.cat([value.to(torch.get_default_dtype()).flatten() for value in detached.values()])
+    means = all_reduce_sum(flat) / world_size()
+    parts = torch.split(means, [value.numel() for value in detached.values()])
+    named = zip(detached.items(), parts, strict=True)
+    return {name: part.view(value.shape) for (name, value), part in named}
+
+
+def any_rank(flag: bool, device: torch.device | str = "cpu") -> bool:
+    """Whether `flag` is set on at least one rank; `device` is one the backend can reduce on."""
+    if not is_distributed():
+        return flag
+    return bool(all_reduce_sum(torch.tensor(int(flag), device=device)).item())
+
+
+def gather_lists(items: Sequence[Item]) -> list[Item]:
+    """Join the lists of all ranks, in the order of the ranks; items are pickled."""
+    if not is_distributed():
+        return list(items)
+    lists: list[list[Item]] = [[] for _ in range(world_size())]
+    dist.all_gather_object(lists, list(items))
+    return [item for part in lists for item in part]
+
+
+def all_gather_with_gradient(tensor: Tensor) -> Tensor:
+    """`all_gather` that autograd sees.
+
+    Backward sums the gradients of all ranks and returns the own slice: `world_size` times the
+    share of this rank's samples when every rank evaluates the same global loss.
+    """
+    return _apply(_AllGather, tensor) if is_distributed() else tensor
+
+
+def mean_over_ranks_with_gradient(tensor: Tensor) -> Tensor:
+    """Mean over ranks that autograd sees, for batch statistics such as means and covariances.
+
+    Backward passes the gradient on unchanged: the mean contributes 1 / world_size, which the
+    convention of this module multiplies by `world_size`.
+    """
+    return _apply(_MeanOverRanks, tensor) if is_distributed() else tensor
+
+
+def _apply(function: type[torch.autograd.Function], tensor: Tensor) -> Tensor:
+    result: Tensor = function.apply(tensor)
+    return result
+
+
+class _AllGather(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx: Any, tensor: Tensor) -> Tensor:
+        return all_gather(tensor)
+
+    @staticmethod
+    def backward(_ctx: Any, *gradients: Tensor) -> Tensor:
+        return reduce_scatter_sum(gradients[0].clone(memory_format=torch.contiguous_format))
+
+
+class _MeanOverRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx: Any, tensor: Tensor) -> Tensor:
+        return all_reduce_sum(tensor) / world_size()
+
+    @staticmethod
+    def backward(_ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0]

@@ -1,0 +1,140 @@
+"""The trained encoder as people use it: images in; features, probabilities or codes out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field, ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from imsvd.checkpoints import write_atomically
+from imsvd.config import Config, describe_validation_error
+from imsvd.errors import InputError
+from imsvd.information import codes, resolve_units, soft_discretise
+from imsvd.networks import BackboneSettings, build_backbone, feature_width, projector
+from imsvd.runs import RunFolder
+from imsvd.settings import Settings
+
+FORMAT = 1
+"""Version of `encoder.json`; raised when an older program could misread it."""
+
+
+class EncoderDescription(Settings):
+    """Everything needed to rebuild an encoder around its weights."""
+
+    format: int = FORMAT
+    method: str
+    backbone: BackboneSettings
+    projector: tuple[int, ...] = ()
+    units: tuple[int, ...] = Field(
+        (), description="units of each variable; empty if the method has none"
+    )
+    size: int = Field(gt=0, description="side of the images it was trained on")
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+class Encoder(nn.Module):
+    """A backbone with its projector, normalising its own input.
+
+    Images are (batch, 3, height, width): uint8, or floats in [0, 1].
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, description: EncoderDescription) -> None:
+        super().__init__()
+        self.description = description
+        self.backbone = build_backbone(description.backbone)
+        self.num_features = feature_width(self.backbone)
+        widths = (self.num_features, *description.projector)
+        self.projector = projector(widths) if description.projector else nn.Identity()
+        self.register_buffer(
+            "mean", torch.tensor(description.mean).view(1, 3, 1, 1), persistent=False
+        )
+        self.register_buffer(
+            "std", torch.tensor(description.std).view(1, 3, 1, 1), persistent=False
+        )
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Return what the backbone was trained on."""
+        scaled = images.float() / 255 if images.dtype == torch.uint8 else images
+        return (scaled - self.mean) / self.std
+
+    def features(self, images: Tensor) -> Tensor:
+        """Return backbone features, (batch, num_features)."""
+        features: Tensor = self.backbone(self.normalise(images))
+        return features
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return backbone features, as the encoders of timm and torchvision do."""
+        return self.features(images)
+
+    def probabilities(self, images: Tensor) -> Tensor:
+        """Return q (Eq. 1): every variable's distribution over its units, side by side, (batch, width)."""
+        if not self.description.units:
+            raise InputError(
+                f"an encoder trained with {self.description.method!r} has no discrete variables."
+            )
+        return soft_discretise(self.projector(self.features(images)), self.description.units)
+
+    def codes(self, images: Tensor) -> Tensor:
+        """Return the unit that each variable takes, (batch, variables)."""
+        return codes(self.probabilities(images), self.description.units)
+
+
+def describe_encoder(config: Config) -> EncoderDescription:
+    """Return the description of the encoder that `config` trains."""
+    view = config.views.views[0]
+    return EncoderDescription(
+        method=config.method.name,
+        backbone=config.backbone,
+        projector=config.method.projector,
+        units=resolve_units(config.method.projector[-1], config.method.units),
+        size=view.size,
+        mean=view.mean,
+        std=view.std,
+    )
+
+
+def save_encoder(run: RunFolder, config: Config, state: dict[str, Tensor]) -> None:
+    """Write the backbone and projector weights of a method's `state`, and their description."""
+    prefixes = ("backbone.", "projector.")
+    tensors = {
+        name: value.cpu().contiguous() for name, value in state.items() if name.startswith(prefixes)
+    }
+    write_atomically(run.encoder_weights, save(tensors))
+    description: dict[str, Any] = describe_encoder(config).model_dump(mode="json")
+    write_atomically(run.encoder_description, (json.dumps(description, indent=2) + "\n").encode())
+
+
+def load(run: str | Path) -> Encoder:
+    """Return the encoder of a run folder, in evaluation mode; an unfinished run gives its latest epoch."""
+    folder = RunFolder(run)
+    if not folder.encoder_description.exists():
+        reason = "has not finished its first epoch" if folder.exists() else "is not a run folder"
+        raise InputError(f"{run} {reason}: there is no {folder.encoder_description.name}.")
+    try:
+        description = EncoderDescription.model_validate_json(folder.encoder_description.read_text())
+    except ValidationError as error:
+        raise InputError(
+            f"{folder.encoder_description}: {describe_validation_error(error)}"
+        ) from error
+    encoder = Encoder(description)
+    try:
+        weights = load_file(folder.encoder_weights)
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{folder.encoder_weights} is damaged or missing: {error}.") from error
+    try:
+        encoder.load_state_dict(weights)
+    except RuntimeError as error:
+        raise InputError(
+            f"{folder.encoder_weights} does not fit {folder.encoder_description}: {error}"
+        ) from error
+    return encoder.eval()

@@ -1,0 +1,252 @@
+"""Information measures of softly discretised variables (https://arxiv.org/abs/2501.03469).
+
+An embedding of `width` numbers is read as M variables; variable m has D_m units and
+`width = sum of D_m`. A softmax inside each variable turns it into a distribution, and batch means
+of products of those distributions estimate marginal and joint probabilities.
+
+| symbol | here |
+|---|---|
+| z(m, d) | `logits`, `(batch, width)` |
+| q(m, d), Eq. 1 | `q = soft_discretise(logits, units)`, `(batch, width)` |
+| p(m, d), Eq. 2 | `marginals(q)`, `(width,)` |
+| P(q^r; d^r), Eq. 3 | `joint(q, variables, units)`, `(D_m1, ..., D_mr)` |
+| S̄(r), Eqs. 5-7 | `mean_entropy(q, units, order)` |
+| C̄(r), Eq. 8 | `total_correlation(q, units, order)` |
+| P^c(m1, m2; d1, d2) | `cross_joint(q1, q2)`, `(width, width)` |
+
+Logarithms are natural. `units` is one number for all variables, or one number per variable.
+"""
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from imsvd.errors import InputError
+
+Units = int | Sequence[int]
+
+
+def resolve_units(width: int, units: Units) -> tuple[int, ...]:
+    """Number of units of every variable of an embedding of `width` numbers."""
+    sizes = (units,) if isinstance(units, int) else tuple(units)
+    if not sizes or min(sizes) < 2:
+        raise InputError(f"units = {units}: every variable needs at least 2 units.")
+    if not isinstance(units, int):
+        if sum(sizes) != width:
+            raise InputError(
+                f"Width {width} does not match units that sum to {sum(sizes)}: "
+                f"set the width to {sum(sizes)} or change the units."
+            )
+        return sizes
+    if width < 1 or width % units:
+        below, above = width // units * units, (width // units + 1) * units
+        nearest = f"{below} or {above}" if below > 0 else f"{above}"
+        raise InputError(
+            f"Width {width} is not divisible by units {units}: set the width to {nearest}, "
+            f"or choose units that divide {width}."
+        )
+    return sizes * (width // units)
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Half precision widened to float32; float32 and float64 as they are."""
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+def soft_discretise(logits: Tensor, units: Units) -> Tensor:
+    """Softmax within each variable (Eq. 1), in float32 at least.
+
+    Args:
+        logits: `(batch, width)`.
+        units: units of all variables, or of each.
+
+    Returns:
+        `(batch, width)` probabilities that sum to 1 within each variable.
+    """
+    sizes = resolve_units(logits.shape[-1], units)
+    logits = at_least_float32(logits)
+    if len(set(sizes)) == 1:
+        return _by_variable(logits, sizes).softmax(-1).flatten(-2)
+    return torch.cat([part.softmax(-1) for part in split_variables(logits, sizes)], -1)
+
+
+def variable_sums(values: Tensor, units: Units) -> Tensor:
+    """Sum of the units of each variable: `(..., width)` to `(..., variables)`."""
+    sizes = resolve_units(values.shape[-1], units)
+    if len(set(sizes)) == 1:
+        return _by_variable(values, sizes).sum(-1)
+    return torch.stack([part.sum(-1) for part in split_variables(values, sizes)], -1)
+
+
+def split_variables(values: Tensor, units: Units) -> tuple[Tensor, ...]:
+    """Views of the variables of `(..., width)`: one `(..., D_m)` each."""
+    return torch.split(values, list(resolve_units(values.shape[-1], units)), -1)
+
+
+def _by_variable(values: Tensor, sizes: Sequence[int]) -> Tensor:
+    """`(..., width)` seen as `(..., variables, units)`, for variables of equal size."""
+    return values.reshape(*values.shape[:-1], len(sizes), sizes[0])
+
+
+def marginals(q: Tensor) -> Tensor:
+    """Probability of every unit (Eq. 2): the batch mean, `(width,)`."""
+    return q.mean(0)
+
+
+def joint(q: Tensor, variables: Sequence[int], units: Units) -> Tensor:
+    """Joint distribution of any number of variables (Eq. 3).
+
+    Args:
+        q: `(batch, width)` probabilities.
+        variables: indices of the variables, in the order of the result's dimensions.
+        units: units of all variables, or of each.
+
+    Returns:
+        `(D_m1, ..., D_mr)` probabilities.
+    """
+    sizes = resolve_units(q.shape[-1], units)
+    if not variables:
+        raise InputError("A joint distribution needs at least one variable.")
+    if not all(0 <= m < len(sizes) for m in variables):
+        raise InputError(f"variables = {list(variables)}: the indices are 0 to {len(sizes) - 1}.")
+    parts = split_variables(q, sizes)
+    chosen = [parts[m] for m in variables]
+    # Halving keeps the largest intermediate at batch x (about the square root of the result).
+    half = len(chosen) // 2
+    left, right = _products(q, chosen[:half]), _products(q, chosen[half:])
+    return (left.T @ right / q.shape[0]).reshape([part.shape[-1] for part in chosen])
+
+
+def _products(q: Tensor, parts: Iterable[Tensor]) -> Tensor:
+    """Per sample, the products of one entry from each part: `(batch, product of sizes)`."""
+    result = q.new_ones(q.shape[0], 1)
+    for part in parts:
+        result = (result.unsqueeze(-1) * part.unsqueeze(-2)).flatten(1)
+    return result
+
+
+def cross_joint(q1: Tensor, q2: Tensor) -> Tensor:
+    """Cross-joint distribution P^c of two views, all blocks at once: `(width, width)`."""
+    return q1.T @ q2 / q1.shape[0]
+
+
+def surprise(p: Tensor) -> Tensor:
+    """Elementwise -p log p, with 0 log 0 = 0 and a finite gradient at 0."""
+    return -p * p.clamp_min(torch.finfo(p.dtype).tiny).log()
+
+
+def entropy(p: Tensor) -> Tensor:
+    """Entropy of all entries of `p` together (Eq. 6), a scalar."""
+    return surprise(p).sum()
+
+
+def mean_entropy(
+    q: Tensor,
+    units: Units,
+    order: int,
+    max_subsets: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Mean joint entropy S̄(r) of the subsets of `order` variables (Eqs. 5 and 7).
+
+    The paper's Eq. 5 carries a minus sign in front of entropies that are already positive; it is
+    dropped here, as its Eq. 7 does.
+
+    Args:
+        q: `(batch, width)` probabilities.
+        units: units of all variables, or of each.
+        order: r, the number of variables of a subset.
+        max_subsets: draw this many distinct subsets if there are more.
+        generator: source of that draw.
+
+    Returns:
+        A scalar.
+    """
+    sizes = resolve_units(q.shape[-1], units)
+    if not 1 <= order <= len(sizes):
+        raise InputError(f"order = {order}: choose 1 to {len(sizes)}, the number of variables.")
+    if order == 1 and max_subsets is None:
+        return entropy(marginals(q)) / len(sizes)
+    subsets = _subsets(len(sizes), order, max_subsets, generator)
+    return torch.stack([entropy(joint(q, subset, sizes)) for subset in subsets]).mean()
+
+
+def _subsets(
+    num_variables: int, order: int, max_subsets: int | None, generator: torch.Generator | None
+) -> list[tuple[int, ...]]:
+    if max_subsets is None or max_subsets >= math.comb(num_variables, order):
+        return list(itertools.combinations(range(num_variables), order))
+    if max_subsets < 1:
+        raise InputError(f"max_subsets = {max_subsets}: choose at least 1.")
+    drawn: set[tuple[int, ...]] = set()
+    while len(drawn) < max_subsets:
+        chosen = torch.randperm(num_variables, generator=generator)[:order]
+        drawn.add(tuple(sorted(chosen.tolist())))
+    return sorted(drawn)
+
+
+def total_correlation(
+    q: Tensor,
+    units: Units,
+    order: int,
+    max_subsets: int | None = None,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Mean total correlation C̄(r) = r S̄(1) - S̄(r) (Eq. 8): 0 when variables are independent.
+
+    Arguments as for `mean_entropy`. With sampled subsets S̄(1) still covers every variable.
+    """
+    return order * mean_entropy(q, units, 1) - mean_entropy(q, units, order, max_subsets, generator)
+
+
+def pairwise_mutual_information(q: Tensor, units: Units) -> Tensor:
+    """Mutual information of every two variables: `(variables, variables)`.
+
+    The diagonal holds the entropy of the variable, what a variable tells about itself when its
+    codes are hard. Memory is that of one variable's rows of the joint matrix.
+    """
+    sizes = resolve_units(q.shape[-1], units)
+    rows = (cross_joint(part, q) for part in split_variables(q, sizes))
+    joint_entropies = torch.stack([variable_sums(surprise(row).sum(0), sizes) for row in rows])
+    single = variable_sums(surprise(marginals(q)), sizes)
+    information = single.unsqueeze(0) + single.unsqueeze(1) - joint_entropies
+    return torch.where(
+        torch.eye(len(sizes), dtype=torch.bool, device=q.device), single, information
+    )
+
+
+def max_probabilities(q: Tensor, units: Units) -> Tensor:
+    """Largest probability of each variable: `(batch, variables)`."""
+    parts = split_variables(q, units)
+    return torch.stack([part.amax(-1) for part in parts], -1)
+
+
+def codes(q: Tensor, units: Units) -> Tensor:
+    """Discrete code of each sample, the most probable unit per variable: `(batch, variables)`."""
+    parts = split_variables(q, units)
+    return torch.stack([part.argmax(-1) for part in parts], -1)
+
+
+def one_hotness(q: Tensor, units: Units, threshold: float) -> Tensor:
+    """Share of sub-vectors whose largest probability exceeds `threshold`, a scalar."""
+    return (max_probabilities(q, units) > threshold).to(q.dtype).mean()
+
+
+def dead_units(p: Tensor, units: Units, fraction: float = 0.01) -> Tensor:
+    """Number of units hardly ever used: marginal below `fraction` of the even share 1 / D_m."""
+    sizes = torch.tensor(resolve_units(p.shape[-1], units), device=p.device)
+    return (p * sizes.repeat_interleave(sizes) < fraction).sum()
+
+
+def effective_rank(features: Tensor) -> Tensor:
+    """Exponential of the entropy of the normalised singular values (Roy and Vetterli, 2007).
+
+    Between 1 and `min(batch, width)` for features `(batch, width)`; not centred. All-zero features
+    have rank 1, the collapsed case.
+    """
+    singular = torch.linalg.svdvals(at_least_float32(features))
+    total = singular.sum().clamp_min(torch.finfo(singular.dtype).tiny)
+    return entropy(singular / total).exp()

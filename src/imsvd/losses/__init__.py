@@ -1,0 +1,1 @@
+"""Objectives: tensors in, a loss and its named terms out."""

@@ -1,0 +1,143 @@
+"""The whole IMSVD loss, from logits to the gradients of the logits, as one node of autograd.
+
+Written as a chain of ordinary operations, the loss would keep both q, their gradients, and a copy
+of these per term: more than eight times `(batch, width)`. Here the forward pass
+
+1. makes q of both views and the diagonal of the joint matrix, a mean over the global batch;
+2. gets the off-diagonal entropy and its gradients with respect to q, tile by tile;
+3. forgets q and, a few samples at a time, makes it again and pulls everything back to the logits.
+
+Step 3 needs no derivative written by hand. Once the joint matrix is known, the loss has the same
+gradient as one that is a sum over samples, the *surrogate*
+
+    invariance(q1, q2) + ⟨slope, q1 · q2⟩ + ⟨gradient1, q1⟩ + ⟨gradient2, q2⟩,
+
+with the diagonal's slope and step 2's gradients held constant; autograd differentiates that and
+the result overwrites `gradient1` and `gradient2`. At most four times `(batch, width)` exist.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from imsvd import distributed
+from imsvd.information import Units, at_least_float32, entropy, soft_discretise
+from imsvd.losses.bounds import TermFactors
+from imsvd.losses.joint_entropy import keep_positive_, off_diagonal, scaled_gradients
+from imsvd.losses.output import LossOutput
+
+# Samples treated together in step 3 fill this much per tensor: few enough to stay in cache.
+CHUNK_BYTES = 2 * 2**20
+
+
+class LossShape(NamedTuple):
+    """Everything about the loss that is not data.
+
+    Attributes:
+        sizes: units of each variable.
+        similarity: the invariance term, a mean over samples.
+        scales: factors of the sums, from the normalisation.
+        weights: factors of the scaled terms.
+        tile_rows: rows of the joint matrix held at a time, or None.
+    """
+
+    sizes: tuple[int, ...]
+    similarity: Callable[[Tensor, Tensor, Units], Tensor]
+    scales: TermFactors
+    weights: TermFactors
+    tile_rows: int | None
+
+
+def fused_loss(first: Tensor, second: Tensor, shape: LossShape) -> LossOutput:
+    """Loss of two views' logits, `(batch, width)` each, and the terms that were computed."""
+    if torch.is_grad_enabled() and (first.requires_grad or second.requires_grad):
+        loss, *terms = _FusedLoss.apply(first, second, shape)
+    else:
+        (loss, *terms), _ = _evaluate(first, second, shape, with_gradients=False)
+    return LossOutput(loss, dict(zip(TermFactors._fields, terms, strict=False)))
+
+
+class _FusedLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, first: Tensor, second: Tensor, shape: LossShape) -> tuple[Tensor, ...]:
+        values, gradients = _evaluate(first, second, shape, with_gradients=True)
+        ctx.save_for_backward(*gradients)
+        ctx.dtypes = first.dtype, second.dtype
+        ctx.mark_non_differentiable(*values[1:])
+        return values
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return (*scaled_gradients(ctx, gradients[0]), None)
+
+
+def _evaluate(
+    first: Tensor, second: Tensor, shape: LossShape, with_gradients: bool
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, Tensor] | tuple[()]]:
+    """(total, terms in the order of `TermFactors`) and, if wanted, the gradients of the logits."""
+    scales, weights = shape.scales, shape.weights
+    with torch.autocast(first.device.type, enabled=False), torch.no_grad():
+        q1 = keep_positive_(soft_discretise(first, shape.sizes))
+        q2 = keep_positive_(soft_discretise(second, shape.sizes))
+        diagonal = _diagonal_joint(q1, q2)
+        entropies = [-scales.diagonal_entropy * entropy(diagonal)]
+        gradients = (torch.zeros_like(q1), torch.zeros_like(q2)) if with_gradients else None
+        if weights.off_diagonal_entropy:
+            # The world size turns a share of the global gradient into what DDP is to average.
+            weight = weights.off_diagonal_entropy * scales.off_diagonal_entropy
+            scale = weight * distributed.world_size() if with_gradients else None
+            value, gradients = off_diagonal(q1, q2, shape.sizes, scale, shape.tile_rows)
+            entropies.append(scales.off_diagonal_entropy * value)
+        del q1, q2
+        slope = weights.diagonal_entropy * scales.diagonal_entropy * (diagonal.log() + 1)
+        terms = (_pull_back(first, second, shape, slope, gradients), *entropies)
+        total = torch.stack([w * t for w, t in zip(weights, terms, strict=False)]).sum()
+        return (total, *terms), gradients or ()
+
+
+def _pull_back(
+    first: Tensor,
+    second: Tensor,
+    shape: LossShape,
+    slope: Tensor,
+    gradients: tuple[Tensor, Tensor] | None,
+) -> Tensor:
+    """Similarity over the global batch; turns gradients of q, in place, into those of the logits.
+
+    The local means over samples need no factor for the ranks: DDP's average of them is global.
+    """
+    similarity = slope.new_zeros(())
+    for rows in _chunks(first):
+        with torch.set_grad_enabled(gradients is not None):
+            logits = [at_least_float32(view[rows].detach()) for view in (first, second)]
+            for view in logits:
+                view.requires_grad_(gradients is not None)
+            q1, q2 = (soft_discretise(view, shape.sizes) for view in logits)
+            chunk = shape.similarity(q1, q2, shape.sizes) * (len(q1) / len(first))
+        similarity += chunk.detach()
+        if gradients is not None:
+            with torch.enable_grad():
+                surrogate = shape.weights.invariance * chunk
+                surrogate = surrogate + ((q1 * q2) @ slope).sum() / len(first)
+                for q, gradient in zip((q1, q2), gradients, strict=True):
+                    surrogate = surrogate + (q * gradient[rows]).sum()
+            for gradient, pulled in zip(
+                gradients, torch.autograd.grad(surrogate, logits), strict=True
+            ):
+                gradient[rows] = pulled
+    return distributed.all_reduce_sum(similarity) / distributed.world_size()
+
+
+def _diagonal_joint(q1: Tensor, q2: Tensor) -> Tensor:
+    """Diagonal of the joint matrix over the global batch: `(width,)`."""
+    total = torch.zeros_like(q1[0])
+    for rows in _chunks(q1):
+        total += (q1[rows] * q2[rows]).sum(0)
+    return distributed.all_reduce_sum(total) / (distributed.world_size() * len(q1))
+
+
+def _chunks(values: Tensor) -> list[slice]:
+    rows = max(1, CHUNK_BYTES // (values.shape[1] * values.element_size()))
+    return [slice(start, start + rows) for start in range(0, len(values), rows)]

@@ -1,0 +1,100 @@
+"""Backbones: any timm model by name, adapted to small images where asked."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, Literal
+
+import timm
+from pydantic import Field, JsonValue
+from torch import nn
+
+from imsvd.errors import InputError
+from imsvd.settings import Settings
+
+Stem = Literal["native", "stride_1", "stride_2"]
+
+
+class BackboneSettings(Settings):
+    """Which network turns images into features."""
+
+    name: str = Field(
+        "resnet50", description="any model name of timm, such as resnet18 or vit_small_patch16_224"
+    )
+    stem: Stem = Field(
+        "native",
+        description="first layers of a ResNet: native (7×7 stride 2 and max-pool), "
+        "stride_1 (3×3, no pool: 32-px images) or stride_2 (3×3 stride 2, no pool)",
+    )
+    zero_init_residual: bool = Field(
+        True, description="start every residual block of a ResNet as identity"
+    )
+    options: dict[str, JsonValue] = Field(
+        default_factory=dict,
+        description="further keyword arguments for timm, such as channels or drop_path_rate",
+    )
+
+
+def build_backbone(settings: BackboneSettings) -> nn.Module:
+    """Build a network mapping (batch, 3, height, width) to pooled features (batch, num_features)."""
+    if not timm.is_model(settings.name):
+        raise InputError(_unknown_backbone(settings.name))
+    options: dict[str, Any] = dict(settings.options)
+    if _is_resnet(settings.name):
+        options["zero_init_last"] = settings.zero_init_residual
+    try:
+        backbone: nn.Module = timm.create_model(
+            settings.name, pretrained=False, num_classes=0, **options
+        )
+    except (TypeError, ValueError, AssertionError) as error:
+        raise InputError(
+            f"backbone.options {settings.options} do not fit {settings.name!r}: {error}"
+        ) from error
+    if settings.stem != "native":
+        _replace_stem(backbone, settings)
+    return backbone
+
+
+def feature_width(backbone: nn.Module) -> int:
+    """Return the number of features `backbone` gives per image."""
+    width = backbone.num_features
+    assert isinstance(width, int)
+    return width
+
+
+def _is_resnet(name: str) -> bool:
+    return str(timm.model_entrypoint(name).__module__) == "timm.models.resnet"
+
+
+def _unknown_backbone(name: str) -> str:
+    close = difflib.get_close_matches(name, timm.list_models(), n=3)
+    hint = f"did you mean {', '.join(close)}?" if close else "timm.list_models() lists the names."
+    return f"backbone.name={name!r} is not a timm model; {hint}"
+
+
+def _replace_stem(backbone: nn.Module, settings: BackboneSettings) -> None:
+    """Keep the resolution that small images need: a 3×3 first convolution and no max-pool."""
+    if not _is_resnet(settings.name):
+        raise InputError(
+            f"backbone.stem={settings.stem!r} is for timm's ResNets, not {settings.name!r}; "
+            "set backbone.stem=native, and use backbone.options (such as patch_size) instead."
+        )
+    stride = 1 if settings.stem == "stride_1" else 2
+    first = backbone.conv1
+    if isinstance(first, nn.Sequential):  # timm's deep stems already begin with a 3×3 convolution
+        convolution = first[0]
+        assert isinstance(convolution, nn.Conv2d)
+        convolution.stride = (stride, stride)
+    else:
+        assert isinstance(first, nn.Conv2d)
+        replacement = nn.Conv2d(
+            first.in_channels,
+            first.out_channels,
+            kernel_size=3,
+            stride=stride,
+            padding=1,
+            bias=False,
+        )
+        nn.init.kaiming_normal_(replacement.weight, mode="fan_out", nonlinearity="relu")
+        backbone.conv1 = replacement
+    backbone.maxpool = nn.Identity()

@@ -1,0 +1,24 @@
+"""The one progress bar: what is being done, how far it is, when it will be over."""
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+
+def progress_bar(console: Console, *further: ProgressColumn) -> Progress:
+    """Return a bar with counts and the time remaining, gone from the screen when it is done."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        *further,
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )

@@ -1,0 +1,133 @@
+"""The run folder: the hand-over between training, evaluation and explanation.
+
+config.yaml            resolved configuration, can be run again
+metrics.jsonl          one line per epoch
+tensorboard/           the same for TensorBoard
+checkpoints/           exact resume
+encoder.safetensors    the trained weights, to share
+encoder.json           how to rebuild the encoder around them
+bad_images.jsonl       images that could not be read, and why
+results.jsonl          what evaluations found
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from imsvd.checkpoints import write_atomically
+from imsvd.config import Config, from_yaml, to_yaml
+from imsvd.errors import InputError
+
+
+class RunFolder:
+    """Names the files of a run."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    @property
+    def config_file(self) -> Path:
+        """The resolved configuration."""
+        return self.path / "config.yaml"
+
+    @property
+    def metrics_file(self) -> Path:
+        """One JSON line per epoch."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def tensorboard(self) -> Path:
+        """TensorBoard's events."""
+        return self.path / "tensorboard"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Checkpoints for resuming."""
+        return self.path / "checkpoints"
+
+    @property
+    def encoder_weights(self) -> Path:
+        """The shared weights."""
+        return self.path / "encoder.safetensors"
+
+    @property
+    def encoder_description(self) -> Path:
+        """How to rebuild the encoder."""
+        return self.path / "encoder.json"
+
+    @property
+    def bad_images(self) -> Path:
+        """The quarantine's list."""
+        return self.path / "bad_images.jsonl"
+
+    def exists(self) -> bool:
+        """Whether the folder already holds a run."""
+        return self.config_file.exists()
+
+    def config(self) -> Config:
+        """Read the run's configuration."""
+        if not self.exists():
+            raise InputError(
+                f"{self.path} holds no run (no config.yaml); give the folder that `imsvd pretrain --out` wrote."
+            )
+        return from_yaml(self.config_file.read_text(), str(self.config_file))
+
+    def begin(self, config: Config) -> None:
+        """Claim the folder for `config`, or check that the run in it has the same one."""
+        if self.exists():
+            _refuse_difference(self.path, self.config(), config)
+        elif self.path.exists() and (not self.path.is_dir() or _holds_something(self.path)):
+            raise InputError(
+                f"{self.path} exists and holds something that is not a run; give a new folder to --out."
+            )
+        write_atomically(self.config_file, to_yaml(config).encode())
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Read the epochs so far; a last line torn by a kill is left out."""
+        if not self.metrics_file.exists():
+            return []
+        records = []
+        for line in self.metrics_file.read_text().splitlines():
+            try:
+                records.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+        return records
+
+    def rewrite_metrics(self, records: list[dict[str, Any]]) -> None:
+        """Replace the metrics, as a resumed run does with epochs that it will train again."""
+        write_atomically(
+            self.metrics_file, "".join(json.dumps(record) + "\n" for record in records).encode()
+        )
+
+
+def _holds_something(folder: Path) -> bool:
+    # Another rank of the same run may be writing its temporary file at this moment.
+    return any(not entry.name.endswith(".tmp") for entry in folder.iterdir())
+
+
+def _refuse_difference(path: Path, existing: Config, wanted: Config) -> None:
+    """Raise unless both configurations compute the same thing; where it runs may differ."""
+    old, new = _flatten(existing), _flatten(wanted)
+    for key in sorted(old.keys() | new.keys()):
+        if not key.startswith("compute.") and old.get(key) != new.get(key):
+            raise InputError(
+                f"{path} holds a run with {key}={old.get(key)!r}, not {new.get(key)!r}; "
+                "repeat its settings to resume it, or give another --out for a new run."
+            )
+
+
+def _flatten(config: Config) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+
+    def visit(prefix: str, value: Any) -> None:
+        if isinstance(value, dict) and value:
+            for key, item in value.items():
+                visit(f"{prefix}.{key}" if prefix else key, item)
+        else:
+            flat[prefix] = value
+
+    visit("", config.model_dump(mode="json"))
+    return flat

@@ -1,0 +1,208 @@
+"""Batches of views, step by step, the same on any number of workers and ranks.
+
+The global batch of a step is a slice of the epoch's permutation; a rank takes its contiguous part
+of it. Permutation and augmentation are functions of (seed, epoch, sample index, view) alone, so
+starting at any step gives exactly what an uninterrupted run would have seen.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from imsvd.datasets import BadImage, ImageSource, read_or_replace
+from imsvd.errors import InputError
+from imsvd.views import (
+    ViewsSettings,
+    keyed_uniforms,
+    make_view,
+    make_views_batched,
+    sample_parameters,
+)
+
+Indices = npt.NDArray[np.int64]
+Sample = tuple[list[Tensor], list[BadImage]]
+
+ORDER_STREAM = 2**16 - 1
+"""The "view" number whose random stream shuffles the epoch; no real view has it."""
+
+
+class Batch(NamedTuple):
+    """One rank's part of a step."""
+
+    views: list[Tensor]
+    """One (batch, 3, size, size) tensor per view, on the training device."""
+    bad: list[BadImage]
+    """Unreadable images that were met and replaced."""
+
+
+class EpochOrder:
+    """Which samples each step trains on; the incomplete last batch of an epoch is dropped."""
+
+    def __init__(
+        self, count: int, batch_size: int, seed: int, rank: int = 0, world: int = 1
+    ) -> None:
+        if count < batch_size:
+            raise InputError(
+                f"training.batch_size={batch_size} is larger than the dataset of {count} images; "
+                f"set it to {max(2, count // 2)} or less, or give more images."
+            )
+        if batch_size % world:
+            raise InputError(
+                f"training.batch_size={batch_size} does not divide by {world} processes; "
+                f"set it to {batch_size // world * world} or {(batch_size // world + 1) * world}."
+            )
+        self.steps_per_epoch = count // batch_size
+        self._count, self._batch_size, self._seed = count, batch_size, seed
+        self._rank, self._local = rank, batch_size // world
+        self._cached: tuple[int, Indices] | None = None
+
+    def indices(self, step: int) -> tuple[int, Indices]:
+        """Return the epoch of `step` and this rank's sample indices."""
+        epoch, position = divmod(step, self.steps_per_epoch)
+        start = position * self._batch_size + self._rank * self._local
+        return epoch, self._permutation(epoch)[start : start + self._local]
+
+    def _permutation(self, epoch: int) -> Indices:
+        if self._cached is None or self._cached[0] != epoch:
+            every = np.arange(self._count, dtype=np.int64)
+            keys = keyed_uniforms(self._seed, epoch, every, view=ORDER_STREAM, draws=1)[:, 0]
+            self._cached = epoch, np.argsort(keys, kind="stable")
+        return self._cached[1]
+
+
+class Batches(ABC):
+    """Gives the batches of steps `first`, `first + 1`, … up to `last` (exclusive)."""
+
+    def __init__(
+        self, order: EpochOrder, views: ViewsSettings, seed: int, device: torch.device
+    ) -> None:
+        self.order, self.views, self.seed, self.device = order, views, seed, device
+
+    @abstractmethod
+    def steps(self, first: int, last: int) -> Iterator[Batch]:
+        """Yield one `Batch` per step."""
+
+
+class MemoryBatches(Batches):
+    """Small images held as one uint8 tensor and augmented a whole batch at a time."""
+
+    def __init__(
+        self,
+        images: Tensor,
+        order: EpochOrder,
+        views: ViewsSettings,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        super().__init__(order, views, seed, device)
+        self.images = images.to(device)
+
+    def steps(self, first: int, last: int) -> Iterator[Batch]:
+        """Yield one `Batch` per step."""
+        for step in range(first, last):
+            epoch, indices = self.order.indices(step)
+            images = self.images[torch.from_numpy(indices).to(self.device)]
+            sides = np.full(len(indices), images.shape[-1])
+            views = [
+                make_views_batched(
+                    images,
+                    sample_parameters(
+                        view,
+                        sides,
+                        sides,
+                        seed=self.seed,
+                        epoch=epoch,
+                        indices=indices,
+                        view=number,
+                    ),
+                    view,
+                )
+                for number, view in enumerate(self.views.views)
+            ]
+            yield Batch(views, [])
+
+
+class StreamedBatches(Batches):
+    """Images of any size, read and augmented one by one in worker processes."""
+
+    def __init__(
+        self,
+        source: ImageSource,
+        order: EpochOrder,
+        views: ViewsSettings,
+        seed: int,
+        device: torch.device,
+        workers: int,
+    ) -> None:
+        super().__init__(order, views, seed, device)
+        self.source, self.workers = source, workers
+
+    def steps(self, first: int, last: int) -> Iterator[Batch]:
+        """Yield one `Batch` per step."""
+        loader = DataLoader(
+            _ViewDataset(self.source, self.views, self.seed),
+            batch_sampler=_StepSampler(self.order, first, last),
+            num_workers=self.workers,
+            collate_fn=_collate,
+            pin_memory=self.device.type == "cuda",
+        )
+        for batch in loader:
+            views = [
+                view.to(self.device, non_blocking=True, memory_format=torch.channels_last)
+                for view in batch.views
+            ]
+            yield Batch(views, batch.bad)
+
+
+class _StepSampler(Sampler[list[tuple[int, int]]]):
+    """Lists (epoch, index) for every step, so that one loader runs through all epochs."""
+
+    def __init__(self, order: EpochOrder, first: int, last: int) -> None:
+        self.order, self.first, self.last = order, first, last
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        for step in range(self.first, self.last):
+            epoch, indices = self.order.indices(step)
+            yield [(epoch, int(index)) for index in indices]
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+
+class _ViewDataset(Dataset[Sample]):
+    """Reads one image and makes its views."""
+
+    def __init__(self, source: ImageSource, views: ViewsSettings, seed: int) -> None:
+        self.source, self.views, self.seed = source, views, seed
+
+    def __getitem__(self, key: tuple[int, int]) -> Sample:
+        epoch, index = key
+        image, _, bad = read_or_replace(self.source, index)
+        height, width = np.array(image.shape[-2:]).reshape(2, 1)
+        views = []
+        for number, view in enumerate(self.views.views):
+            # Keyed on the slot, not on the replacement: the rest of the epoch stays as it was.
+            parameters = sample_parameters(
+                view,
+                height,
+                width,
+                seed=self.seed,
+                epoch=epoch,
+                indices=np.array([index]),
+                view=number,
+            )
+            views.append(make_view(image, parameters, 0, view))
+        return views, bad
+
+
+def _collate(samples: list[Sample]) -> Batch:
+    views = [torch.stack(view) for view in zip(*(views for views, _ in samples), strict=True)]
+    return Batch(views, [bad for _, found in samples for bad in found])

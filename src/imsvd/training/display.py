@@ -1,0 +1,129 @@
+"""The terminal view of a run: a moving bar for the epoch, and one line of numbers when it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import ProgressColumn, Task
+from rich.text import Text
+
+from imsvd.progress import progress_bar
+
+SHORT_NAMES = {
+    "invariance": "TI",
+    "diagonal_entropy": "DE",
+    "off_diagonal_entropy": "OE",
+    "share_above_0.9": ">0.9",
+    "share_above_0.99": ">0.99",
+    "dead_units": "dead",
+    "effective_rank": "rank",
+    "knn_20": "kNN",
+    "images_per_second": "img/s",
+    "batch_limit": "limit",
+}
+
+
+class _Speed(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(f"{(task.speed or 0) * task.fields['batch_size']:,.0f} img/s")
+
+
+class TrainingDisplay:
+    """Shows a run on `console`; a quiet console shows nothing."""
+
+    def __init__(self, console: Console, epochs: int, batch_size: int) -> None:
+        self.console, self.epochs, self.batch_size = console, epochs, batch_size
+        self.progress = progress_bar(console, _Speed())
+        self.task = self.progress.add_task("", total=None, batch_size=batch_size)
+        self.columns: list[str] = []
+        self.epoch_seconds: list[float] = []
+
+    def __enter__(self) -> TrainingDisplay:
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        self.progress.console.print(text, highlight=False)
+
+    def begin_epoch(self, epoch: int, done: int, steps: int) -> None:
+        """Start the bar of `epoch`, counted from 1, of which `done` steps are behind us."""
+        self._began = time.monotonic()
+        self._began_at = done
+        self.progress.reset(
+            self.task,
+            description=f"epoch {epoch}/{self.epochs}",
+            total=steps,
+            completed=done,
+            batch_size=self.batch_size,
+        )
+
+    def step(self) -> None:
+        """Advance by one step."""
+        self.progress.advance(self.task)
+
+    def end_epoch(
+        self, record: Mapping[str, Any], bounds: Mapping[str, Mapping[str, float]]
+    ) -> None:
+        """Print the epoch's line, after the head of the table and the bounds the first time."""
+        values = _flat_values(record)
+        if not self.columns:
+            self._print_head(values, bounds)
+        self.epoch_seconds.append(record["seconds"])
+        average = sum(self.epoch_seconds) / len(self.epoch_seconds)
+        remaining = average * (self.epochs - record["epoch"])
+        cells = [_cell(name, values.get(name)) for name in self.columns]
+        self.say(_line(f"{record['epoch']}/{self.epochs}", [*cells, _clock(remaining)]))
+
+    def _print_head(
+        self, values: Mapping[str, float], bounds: Mapping[str, Mapping[str, float]]
+    ) -> None:
+        self.columns = list(values)
+        if "knn_20" not in self.columns:
+            self.columns.insert(-1, "knn_20")
+        self.say(
+            f"[bold]{_line('epoch', [*(SHORT_NAMES.get(name, name) for name in self.columns), 'ETA'])}[/bold]"
+        )
+        for name, row in bounds.items():
+            cells = [
+                _cell(column, row.get("total" if column == "loss" else column))
+                for column in self.columns
+            ]
+            self.say(f"[dim]{_line(SHORT_NAMES.get(name, name), [*cells, ''])}[/dim]")
+
+
+def _flat_values(record: Mapping[str, Any]) -> dict[str, float]:
+    values: dict[str, float] = {"loss": record["loss"], **record["terms"], **record["health"]}
+    values.update(
+        {name: value for name, value in record.get("knn", {}).items() if name == "knn_20"}
+    )
+    values["images_per_second"] = record["images_per_second"]
+    return values
+
+
+def _line(label: str, cells: Sequence[str]) -> str:
+    """Set a row so that eleven columns fit into 80 characters."""
+    first, *middle, last = cells
+    return f"{label:>9}{first:>8}" + "".join(f"{cell:>6}" for cell in middle) + f"{last:>8}"
+
+
+def _cell(name: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    if name.startswith("share_"):
+        return f"{100 * value:.0f}%"
+    if name in ("dead_units", "images_per_second", "effective_rank"):
+        return f"{value:.0f}"
+    return f"{value:.1f}" if name == "knn_20" else f"{value:.2f}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

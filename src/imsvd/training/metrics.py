@@ -1,0 +1,120 @@
+"""What is measured while training: gathered over an epoch, then written once."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
+
+from imsvd.config import Config
+from imsvd.distributed import mean_over_ranks
+from imsvd.errors import InputError
+from imsvd.information import effective_rank
+from imsvd.methods import Method, MethodOutput
+from imsvd.runs import RunFolder
+
+
+class EpochMetrics:
+    """Running means over an epoch, kept on the device so that no step waits for them."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.sums: dict[str, dict[str, Tensor]] = {"terms": {}, "statistics": {}}
+
+    def update(self, output: MethodOutput, statistics: Mapping[str, Tensor]) -> None:
+        """Add one step."""
+        self.steps += 1
+        self._add("terms", {"loss": output.loss.detach(), **output.terms})
+        self._add("statistics", statistics)
+
+    def summarise(self, method: Method, features: Tensor) -> dict[str, Any]:
+        """Return the epoch's record; `features` of its last batch give the effective rank."""
+        terms = mean_over_ranks(
+            {name: total / self.steps for name, total in self.sums["terms"].items()}
+        )
+        statistics = mean_over_ranks(
+            {name: total / self.steps for name, total in self.sums["statistics"].items()}
+        )
+        return {
+            "loss": float(terms.pop("loss")),
+            "terms": {name: float(value) for name, value in terms.items()},
+            "health": {
+                **method.summarise(statistics),
+                "effective_rank": float(effective_rank(features)),
+            },
+        }
+
+    def finite(self) -> bool:
+        """Whether every loss of the epoch so far was a number."""
+        return self.steps == 0 or bool(torch.isfinite(self.sums["terms"]["loss"]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint inside an epoch must keep."""
+        return {"steps": self.steps, "sums": self.sums}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue an epoch that was interrupted."""
+        self.steps = state["steps"]
+        self.sums = state["sums"]
+
+    def _add(self, group: str, values: Mapping[str, Tensor]) -> None:
+        sums = self.sums[group]
+        for name, value in values.items():
+            sums[name] = sums[name].to(value.device) + value if name in sums else value.clone()
+
+
+class MetricsLog:
+    """Writes each epoch to metrics.jsonl, TensorBoard and, if asked, Weights & Biases."""
+
+    def __init__(self, run: RunFolder, config: Config, first_epoch: int) -> None:
+        self.run = run
+        # An interrupted run may have logged epochs that it will now train again.
+        run.rewrite_metrics([record for record in run.metrics() if record["epoch"] <= first_epoch])
+        self.board = SummaryWriter(str(run.tensorboard), purge_step=first_epoch + 1)
+        self.wandb = _start_wandb(run, config) if config.compute.wandb else None
+
+    def write(self, record: dict[str, Any]) -> None:
+        """Append one epoch."""
+        with self.run.metrics_file.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        flat = dict(_scalars(record))
+        for name, value in flat.items():
+            self.board.add_scalar(name, value, record["epoch"])
+        self.board.flush()
+        if self.wandb is not None:
+            self.wandb.log(flat, step=record["epoch"])
+
+    def close(self) -> None:
+        """Flush and close every writer."""
+        self.board.close()
+        if self.wandb is not None:
+            self.wandb.finish()
+
+
+def _scalars(record: Mapping[str, Any], prefix: str = "") -> list[tuple[str, float]]:
+    found: list[tuple[str, float]] = []
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            found += _scalars(value, f"{prefix}{name}/")
+        elif isinstance(value, int | float) and name != "epoch":
+            found.append((f"{prefix}{name}", float(value)))
+    return found
+
+
+def _start_wandb(run: RunFolder, config: Config) -> Any:
+    try:
+        import wandb  # noqa: PLC0415 - an optional dependency
+    except ImportError as error:
+        raise InputError(
+            "compute.wandb=true needs wandb; install it with `pip install imsvd[wandb]`."
+        ) from error
+    return wandb.init(
+        project="imsvd", dir=str(run.path), config=config.model_dump(mode="json"), resume="allow"
+    )

@@ -1,0 +1,64 @@
+"""The kNN check that runs while training, with the same evaluator as the command line."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from imsvd.config import Config
+from imsvd.datasets import ImageSource, Subset, open_source
+from imsvd.errors import InputError
+from imsvd.evaluation import Features, KNNSettings, extract_features, knn, usable_neighbours
+
+HELD_OUT = 5
+"""Without a test split every fifth training image asks and the others answer."""
+
+
+class OnlineKNN:
+    """Measures kNN accuracy on at most `knn_samples` images of each split."""
+
+    def __init__(self, config: Config, train: ImageSource, device: torch.device) -> None:
+        self.config, self.device = config, device
+        self.bank, self.queries = _choose(config, train)
+
+    @staticmethod
+    def possible(config: Config, train: ImageSource) -> bool:
+        """Whether there are labels to compare with, and the user wants it."""
+        return train.labels is not None and config.training.knn_every > 0
+
+    def due(self, epoch: int) -> bool:
+        """Whether `epoch`, counted from 1, ends with a check."""
+        return epoch % self.config.training.knn_every == 0 or epoch == self.config.training.epochs
+
+    def __call__(self, backbone: nn.Module) -> dict[str, float]:
+        """Return `{"knn_20": …}` in percent."""
+        bank, queries = self._features(backbone, self.bank), self._features(backbone, self.queries)
+        assert bank.labels is not None
+        assert queries.labels is not None
+        settings = usable_neighbours(KNNSettings(neighbours=(20,)), len(bank.features))
+        return knn(bank.features, bank.labels, queries.features, queries.labels, settings)
+
+    def _features(self, backbone: nn.Module, source: ImageSource) -> Features:
+        view = self.config.views.views[0]
+        return extract_features(
+            backbone, source, size=view.size, mean=view.mean, std=view.std, device=self.device
+        )
+
+
+def _choose(config: Config, train: ImageSource) -> tuple[ImageSource, ImageSource]:
+    most = config.training.knn_samples
+    try:
+        test = open_source(config.data.source, "test")
+    except InputError:
+        chosen = _spread(len(train), most)
+        return (
+            Subset(train, [index for place, index in enumerate(chosen) if place % HELD_OUT]),
+            Subset(train, chosen[::HELD_OUT]),
+        )
+    return Subset(train, _spread(len(train), most)), Subset(test, _spread(len(test), most))
+
+
+def _spread(count: int, most: int) -> list[int]:
+    """Return up to `most` indices spread evenly over `count`, so that sorted classes all appear."""
+    chosen = min(count, most)
+    return [place * count // chosen for place in range(chosen)]

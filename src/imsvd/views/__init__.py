@@ -1,0 +1,21 @@
+"""Augmented views of images: drawn once, applied to one image or to a whole batch."""
+
+from imsvd.views.batched import batch_views, make_views_batched
+from imsvd.views.keyed import keyed_uniforms
+from imsvd.views.parameters import ViewParameters, sample_parameters
+from imsvd.views.settings import ViewSettings, ViewsSettings, cifar_views, paper_views
+from imsvd.views.single import image_views, make_view
+
+__all__ = [
+    "ViewParameters",
+    "ViewSettings",
+    "ViewsSettings",
+    "batch_views",
+    "cifar_views",
+    "image_views",
+    "keyed_uniforms",
+    "make_view",
+    "make_views_batched",
+    "paper_views",
+    "sample_parameters",
+]

@@ -1,0 +1,143 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from imsvd.datasets.folder import ImageFolderSource
+from imsvd.datasets.quarantine import BadImage, Quarantine, read_or_replace
+from imsvd.datasets.source import ImageSource, UnreadableImage
+from imsvd.errors import InputError
+from tests.datasets.malformed import write_malformed
+from tests.datasets.test_folder import put
+
+
+class PartlyBad(ImageSource):
+    """Picture i is filled with i, unless i is bad."""
+
+    def __init__(self, count: int, bad: set[int]) -> None:
+        self.count, self.bad = count, bad
+
+    def __len__(self) -> int:
+        return self.count
+
+    def read(self, index: int) -> Tensor:
+        if index in self.bad:
+            raise UnreadableImage(self.identity(index), "truncated JPEG")
+        return torch.full((3, 2, 2), index, dtype=torch.uint8)
+
+    def identity(self, index: int) -> str:
+        return f"{index}.jpg"
+
+    def fingerprint(self) -> str:
+        return "0" * 16
+
+
+def bad_images(*indices: int) -> list[BadImage]:
+    return [BadImage(index, f"{index}.jpg", "truncated JPEG") for index in indices]
+
+
+@pytest.mark.parametrize(
+    ("index", "read", "met"), [(0, 0, []), (3, 5, [3, 4]), (4, 5, [4]), (9, 0, [9])]
+)
+def test_the_next_readable_picture_replaces(index: int, read: int, met: list[int]) -> None:
+    picture, actual, bad = read_or_replace(PartlyBad(10, {3, 4, 9}), index)
+    assert actual == read
+    assert int(picture[0, 0, 0]) == read
+    assert bad == bad_images(*met)
+
+
+def test_nothing_readable_is_an_input_error() -> None:
+    with pytest.raises(InputError, match=r"none of the 3 .* 1\.jpg \(truncated JPEG\)"):
+        read_or_replace(PartlyBad(3, {0, 1, 2}), 1)
+
+
+@given(st.sets(st.integers(0, 19), max_size=19))
+def test_replacements_agree_with_read_or_replace(bad: set[int]) -> None:
+    source = PartlyBad(20, bad)
+    quarantine = Quarantine(source, limit=1.0)
+    quarantine.report(bad_images(*bad))
+    expected = [read_or_replace(source, index)[1] for index in range(20)]
+    assert quarantine.replacements().tolist() == expected
+
+
+def test_each_is_listed_once_and_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "bad_images.jsonl"
+    quarantine = Quarantine(PartlyBad(1000, {3, 4}), path=path)
+    quarantine.report([])
+    assert not path.exists()
+    quarantine.report(bad_images(3, 3))
+    quarantine.report(bad_images(3, 4))
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    assert entries == [
+        {"index": index, "identity": f"{index}.jpg", "reason": "truncated JPEG"} for index in (3, 4)
+    ]
+    assert quarantine.count == 2
+
+
+def test_exactly_the_limit_is_allowed_and_one_more_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "bad_images.jsonl"
+    quarantine = Quarantine(PartlyBad(200, {7, 8, 9}), path=path)
+    quarantine.report(bad_images(7, 8))
+    with pytest.raises(InputError) as caught:
+        quarantine.report(bad_images(9))
+    message = str(caught.value)
+    for part in ("3 of 200", "1.5%", "1.0%", "7.jpg", "truncated JPEG", str(path)):
+        assert part in message
+    assert len(path.read_text().splitlines()) == 3
+
+
+def test_without_a_path_nothing_is_written_and_the_limit_holds() -> None:
+    quarantine = Quarantine(PartlyBad(10, {1}), limit=0.0)
+    with pytest.raises(InputError, match="1 of 10 images"):
+        quarantine.report(bad_images(1))
+
+
+def test_a_resumed_run_does_not_repeat_entries(tmp_path: Path) -> None:
+    path = tmp_path / "bad_images.jsonl"
+    source = PartlyBad(1000, {3, 4, 5})
+    Quarantine(source, path=path).report(bad_images(3, 4))
+    resumed = Quarantine(source, path=path)
+    assert resumed.count == 2
+    resumed.report(bad_images(4, 5))
+    assert [json.loads(line)["index"] for line in path.read_text().splitlines()] == [3, 4, 5]
+
+
+def test_a_line_torn_by_a_kill_is_survived(tmp_path: Path) -> None:
+    path = tmp_path / "bad_images.jsonl"
+    source = PartlyBad(1000, {3, 4})
+    Quarantine(source, path=path).report(bad_images(3))
+    with path.open("a") as file:
+        file.write('{"index": 4, "iden')
+    Quarantine(source, path=path).report(bad_images(4))
+    assert Quarantine(source, path=path).count == 2
+
+
+def test_repaired_and_changed_pictures_no_longer_count(tmp_path: Path) -> None:
+    path = tmp_path / "bad_images.jsonl"
+    Quarantine(PartlyBad(1000, {3, 4}), path=path).report(bad_images(3, 4))
+    assert Quarantine(PartlyBad(1000, {4}), path=path).count == 1
+    assert Quarantine(PartlyBad(4, {3}), limit=1.0, path=path).count == 1
+
+
+def test_resuming_with_too_many_still_bad_stops_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "bad_images.jsonl"
+    Quarantine(PartlyBad(100, {3, 4}), limit=0.5, path=path).report(bad_images(3, 4))
+    with pytest.raises(InputError, match="2 of 100"):
+        Quarantine(PartlyBad(100, {3, 4}), path=path)
+
+
+def test_every_malformed_file_of_a_folder_is_reported_once(tmp_path: Path) -> None:
+    names = write_malformed(tmp_path / "data")
+    put(tmp_path / "data", "zz-good.png")
+    source = ImageFolderSource(tmp_path / "data")
+    quarantine = Quarantine(source, limit=1.0, path=tmp_path / "bad.jsonl")
+    for index in range(len(source)):
+        _, actual, bad = read_or_replace(source, index)
+        assert source.identity(actual) == "zz-good.png"
+        quarantine.report(bad)
+    lines = (tmp_path / "bad.jsonl").read_text().splitlines()
+    assert sorted(json.loads(line)["identity"] for line in lines) == names

@@ -1,0 +1,218 @@
+import itertools
+import pickle
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from imsvd.datasets.palette import BACKGROUND_COLOURS, COLOURS, SHAPES, TEXTURES
+from imsvd.datasets.shapes import ShapesSource
+
+MANY = ShapesSource(count=20_000)
+NAMES = tuple(MANY.attributes)
+
+
+def where(source: ShapesSource, **wanted: str) -> list[int]:
+    """Indices of the pictures whose attributes have the given values."""
+    chosen = torch.ones(len(source), dtype=torch.bool)
+    for name, value in wanted.items():
+        chosen &= source.attributes[name] == source.attribute_values[name].index(value)
+    return torch.nonzero(chosen).flatten().tolist()
+
+
+def chi_square_excess(table: Tensor) -> float:
+    """Standard deviations by which a contingency table (a, b) exceeds independence."""
+    table = table.double()
+    expected = table.sum(1, keepdim=True) * table.sum(0, keepdim=True) / table.sum()
+    statistic = ((table - expected) ** 2 / expected).sum()
+    freedom = (table.shape[0] - 1) * (table.shape[1] - 1)
+    return float((statistic - freedom) / (2 * freedom) ** 0.5)
+
+
+def test_enough_of_everything() -> None:
+    counts = {name: len(values) for name, values in MANY.attribute_values.items()}
+    assert min(counts["shape"], counts["texture"], counts["colour"]) >= 6
+    assert {"size", "rotation", "position", "background"} <= set(counts)
+    assert MANY.labels is MANY.attributes["shape"]
+    assert MANY.classes == SHAPES
+    assert all(values.dtype == torch.int64 for values in MANY.attributes.values())
+
+
+def test_a_picture_depends_on_nothing_but_its_key() -> None:
+    source = ShapesSource(count=400)
+    whole = source.render(range(400))
+    assert whole.shape == (400, 3, 32, 32)
+    assert whole.dtype == torch.uint8
+    order = random.Random(0).sample(range(400), 37)
+    assert torch.equal(source.render(order), whole[order])
+    assert all(torch.equal(source.read(index), whole[index]) for index in order)
+    np.random.seed(1)  # noqa: NPY002 - the global generator must not matter
+    torch.manual_seed(1)
+    again = pickle.loads(pickle.dumps(ShapesSource(count=4000)))
+    assert torch.equal(again.render(order), whole[order])
+
+
+def test_pictures_stay_as_they_are_between_versions() -> None:
+    """Scores are comparable only while the pictures do not change: mean values of the first ten."""
+    means = ShapesSource().render(range(10)).double().mean((1, 2, 3))
+    recorded = [189.6, 199.3, 189.2, 165.3, 183.9, 199.7, 188.8, 179.9, 173.7, 116.4]
+    assert means.tolist() == pytest.approx(recorded, abs=0.5)
+
+
+def test_seeds_and_splits_give_other_pictures() -> None:
+    pictures = [
+        picture.numpy().tobytes()
+        for source in (ShapesSource("train"), ShapesSource("test"), ShapesSource("train", seed=1))
+        for picture in source.render(range(2000))
+    ]
+    assert len(set(pictures)) == 6000
+
+
+def test_splits_share_no_key() -> None:
+    indices = np.arange(100_000)
+    keys = [ShapesSource(split, count=1)._keys(indices) for split in ("train", "test")]
+    assert len(np.unique(np.concatenate(keys))) == 200_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_values_are_equally_frequent(name: str) -> None:
+    counts = torch.bincount(MANY.attributes[name], minlength=len(MANY.attribute_values[name]))
+    expected = len(MANY) / len(counts)
+    assert len(counts) == len(MANY.attribute_values[name])
+    assert ((counts - expected).abs() < 5 * expected**0.5).all()
+
+
+@pytest.mark.parametrize(("first", "second"), list(itertools.combinations(NAMES, 2)))
+def test_attributes_are_independent(first: str, second: str) -> None:
+    table = torch.zeros(*(len(MANY.attribute_values[name]) for name in (first, second)))
+    pairs = (MANY.attributes[first], MANY.attributes[second])
+    table.index_put_(pairs, torch.ones(len(MANY)), accumulate=True)
+    assert abs(chi_square_excess(table)) < 4.5
+
+
+def test_the_independence_test_can_fail() -> None:
+    assert chi_square_excess(torch.tensor([[60.0, 40.0], [40.0, 60.0]])) > 4.5
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_the_centre_of_a_solid_shape_has_its_colour(colour: str) -> None:
+    chosen = [
+        index
+        for shape in ("circle", "square", "cross")  # filled in the middle
+        for index in where(
+            MANY, colour=colour, texture="solid", position="middle centre", shape=shape
+        )
+    ]
+    assert len(chosen) >= 5
+    expected = torch.tensor(COLOURS[colour][0])
+    for picture in MANY.render(chosen):
+        pixel = picture[:, 16, 16].double()
+        # Lighting changes brightness, not hue: compare directions.
+        cosine = torch.nn.functional.cosine_similarity(pixel, expected.double(), dim=0)
+        assert cosine > 0.995
+
+
+@pytest.mark.parametrize("colour", BACKGROUND_COLOURS)
+def test_the_corner_has_the_background_colour(colour: str) -> None:
+    chosen = where(
+        MANY, background_colour=colour, background="plain", position="bottom right", size="small"
+    )
+    pixels = MANY.render(chosen)[:, :, 0, 0].double()
+    expected = torch.tensor(BACKGROUND_COLOURS[colour]).double()
+    assert len(chosen) >= 5
+    assert (torch.nn.functional.cosine_similarity(pixels, expected[None]) > 0.999).all()
+
+
+def ink(pictures: Tensor) -> Tensor:
+    """Where a solid red shape is, (n, size, size): much more red than green."""
+    return (pictures[:, 0].int() - pictures[:, 1].int()) > 80
+
+
+def test_size_and_position_are_as_drawn() -> None:
+    areas = []
+    for size in ("small", "medium", "large"):
+        chosen = where(MANY, size=size, shape="circle", colour="red", texture="solid")
+        masks = ink(MANY.render(chosen))
+        areas.append(masks.sum((1, 2)).double().mean())
+        centres = [torch.nonzero(mask).double().mean(0) for mask in masks]
+        for index, centre in zip(chosen, centres, strict=True):
+            row, column = divmod(int(MANY.attributes["position"][index]), 3)
+            expected = torch.tensor([15.5 + 4.48 * (row - 1), 15.5 + 4.48 * (column - 1)])
+            assert (centre - expected).abs().max() < 1.8
+    assert areas[0] * 1.3 < areas[1] < areas[2] / 1.3
+
+
+def test_rotation_is_as_drawn() -> None:
+    """The tip of a triangle leans to the side it is turned to."""
+    source = ShapesSource(count=60_000, size=64)
+    for rotation, sign in (("left", -1), ("upright", 0), ("right", 1)):
+        wanted = {"shape": "triangle", "colour": "red", "texture": "solid", "size": "medium"}
+        chosen = where(source, rotation=rotation, **wanted)
+        assert len(chosen) >= 10
+        for mask in ink(source.render(chosen)):
+            points = torch.nonzero(mask).double()
+            centre = points.mean(0)
+            tip = points[points[:, 0] < points[:, 0].min() + 2].mean(0)
+            lean = float((tip[1] - centre[1]) / (centre[0] - tip[0]))
+            assert abs(lean) < 0.2 if sign == 0 else sign * lean > 0.2
+
+
+def test_textures_differ_in_how_much_they_vary() -> None:
+    spread = {}
+    for texture in TEXTURES:
+        chosen = where(MANY, texture=texture, shape="square", position="middle centre")
+        patches = MANY.render(chosen)[:, :, 12:20, 12:20].double()
+        spread[texture] = float(patches.std((2, 3)).mean())
+    assert all(spread[name] > 2 * spread["solid"] for name in TEXTURES if name != "solid")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_differs_from_every_other(shape: str) -> None:
+    """Their average outlines, with everything else varying, can be told apart."""
+    wanted = {"size": "large", "position": "middle centre", "rotation": "upright"}
+    outlines = {}
+    for name in SHAPES:
+        chosen = where(MANY, shape=name, **wanted)[:20]
+        outlines[name] = MANY.render(chosen).double().mean((0, 1))
+    nearest = min(
+        float((outlines[shape] - other).abs().mean())
+        for name, other in outlines.items()
+        if name != shape
+    )
+    assert nearest > 2
+
+
+@pytest.mark.parametrize("size", [16, 17, 48, 96, 224])
+def test_any_size(size: int) -> None:
+    source = ShapesSource(count=20, size=size)
+    pictures = source.render(range(20))
+    assert pictures.shape == (20, 3, size, size)
+    assert source.size(0) == (size, size)
+    # The same scene at another resolution: shrunk, it is close to the small drawing.
+    small = torch.nn.functional.interpolate(pictures.double(), size=16, mode="area")
+    reference = ShapesSource(count=20, size=16).render(range(20)).double()
+    assert (small - reference).abs().mean() < 8
+
+
+def test_too_small_a_size_is_refused() -> None:
+    with pytest.raises(ValueError, match="16 px or more"):
+        ShapesSource(size=15)
+
+
+def test_an_index_beyond_the_end_is_an_error() -> None:
+    with pytest.raises(IndexError):
+        ShapesSource(count=5).read(5)
+
+
+def test_the_fingerprint_follows_the_arguments() -> None:
+    prints = {
+        ShapesSource(split, count, size, seed).fingerprint()
+        for split in ("train", "test")
+        for count in (5, 6)
+        for size in (16, 32)
+        for seed in (0, 1)
+    }
+    assert len(prints) == 16
+    assert ShapesSource().fingerprint() == ShapesSource().fingerprint()

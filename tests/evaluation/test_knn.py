@@ -1,0 +1,164 @@
+import math
+from collections import defaultdict
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from sklearn.neighbors import KNeighborsClassifier
+from torch import Tensor
+
+from imsvd.errors import InputError
+from imsvd.evaluation import Features, KNNSettings, knn, knn_attributes, knn_predict
+from imsvd.evaluation import usable_neighbours as trimmed
+
+
+def clusters(rows: int, seed: int, num_classes: int = 7, width: int = 12) -> tuple[Tensor, Tensor]:
+    """Overlapping classes, so that accuracies lie well between chance and 100 %."""
+    centres = torch.randn(num_classes, width, generator=torch.Generator().manual_seed(99))
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.randint(0, num_classes, (rows,), generator=generator)
+    features = centres[labels] + 2 * torch.randn(rows, width, generator=generator)
+    return features, labels
+
+
+def literal_vote(
+    train: Tensor, labels: Tensor, test: Tensor, k: int, temperature: float
+) -> list[int]:
+    """The definition, one query and one neighbour at a time, in Python floats."""
+    predictions = []
+    for query in test.double():
+        cosines = torch.cosine_similarity(train.double(), query[None], dim=1).tolist()
+        nearest = sorted(range(len(cosines)), key=lambda i: (-cosines[i], i))[:k]
+        tally: defaultdict[int, float] = defaultdict(float)
+        for i in nearest:
+            tally[int(labels[i])] += math.exp(cosines[i] / temperature)
+        predictions.append(max(sorted(tally), key=tally.__getitem__))
+    return predictions
+
+
+@pytest.mark.parametrize("k", [1, 20, 200, 503])
+def test_predictions_equal_scikit_learn(k: int) -> None:
+    train, labels = clusters(503, seed=0)
+    test, _ = clusters(211, seed=1)
+
+    def weights(distances: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.exp((1 - distances) / 0.07)
+
+    oracle = KNeighborsClassifier(k, weights=weights, algorithm="brute", metric="cosine")
+    expected = oracle.fit(train.double(), labels).predict(test.double())
+    settings = KNNSettings(neighbours=(k,), query_chunk=37, bank_chunk=64)
+    assert knn_predict(train, labels, test, settings)[k].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(("query_chunk", "bank_chunk"), [(1, 1), (7, 13), (256, 8192)])
+@pytest.mark.parametrize("temperature", [0.07, 1.0])
+def test_several_k_in_one_pass_equal_the_literal_vote(
+    query_chunk: int, bank_chunk: int, temperature: float
+) -> None:
+    train, labels = clusters(97, seed=2)
+    test, _ = clusters(23, seed=3)
+    settings = KNNSettings(
+        neighbours=(5, 97, 20),
+        temperature=temperature,
+        query_chunk=query_chunk,
+        bank_chunk=bank_chunk,
+    )
+    predictions = knn_predict(train, labels, test, settings)
+    assert list(predictions) == [5, 97, 20]
+    for k, found in predictions.items():
+        assert found.tolist() == literal_vote(train, labels, test, k, temperature)
+
+
+def test_accuracy_of_a_case_computed_by_hand() -> None:
+    # The query sees one image of class 4 at cosine 1 and two of class 2 at cosine 0.6. Near votes
+    # outweigh many at temperature 0.07; at temperature 10 two votes beat one.
+    train = torch.tensor([[2.0, 0.0], [3.0, 4.0], [3.0, -4.0]])
+    labels = torch.tensor([4, 2, 2])
+    test, truth = torch.tensor([[5.0, 0.0], [7.0, 0.0]]), torch.tensor([4, 2])
+    sharp = knn(train, labels, test, truth, KNNSettings(neighbours=(1, 3)))
+    assert sharp == {"knn_1": 50.0, "knn_3": 50.0}
+    blunt = KNNSettings(neighbours=(3,), temperature=10)
+    assert knn_predict(train, labels, test, blunt)[3].tolist() == [2, 2]
+
+
+def test_a_tied_vote_goes_to_the_lower_class() -> None:
+    train = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+    predictions = knn_predict(
+        train, torch.tensor([8, 3]), torch.tensor([[1.0, 0.0]]), KNNSettings(neighbours=(1, 2))
+    )
+    assert {k: found.item() for k, found in predictions.items()} == {1: 8, 2: 3}
+
+
+def test_votes_neither_overflow_nor_vanish_at_a_tiny_temperature() -> None:
+    # Unscaled, both votes would be infinite for the first query and zero for the second, and the
+    # lower class would win.
+    train, labels = torch.tensor([[1.0, 0.0], [0.8, 0.6]]), torch.tensor([1, 0])
+    settings = KNNSettings(neighbours=(2,), temperature=1e-4)
+    queries = torch.tensor([[1.0, 0.0], [-0.6, -0.8]])
+    assert knn_predict(train, labels, queries, settings)[2].tolist() == [1, 1]
+
+
+def test_attributes_are_each_voted_on_with_the_same_neighbours() -> None:
+    train, shape = clusters(120, seed=4)
+    test, test_shape = clusters(60, seed=5)
+    settings = KNNSettings(neighbours=(3, 20))
+    texture, test_texture = shape % 2, test_shape % 2
+    metrics = knn_attributes(
+        Features(train, None, {"shape": shape, "texture": texture, "train only": shape}),
+        Features(test, None, {"texture": test_texture, "shape": test_shape}),
+        settings,
+    )
+    by_shape = knn(train, shape, test, test_shape, settings)
+    by_texture = knn(train, texture, test, test_texture, settings)
+    assert by_shape != by_texture
+    assert metrics == {
+        "knn_3/shape": by_shape["knn_3"],
+        "knn_20/shape": by_shape["knn_20"],
+        "knn_3/texture": by_texture["knn_3"],
+        "knn_20/texture": by_texture["knn_20"],
+    }
+
+
+def test_k_beyond_the_bank_names_both_numbers() -> None:
+    train, labels = clusters(150, seed=6)
+    with pytest.raises(InputError, match=r"k = 200 .* 150 training"):
+        knn(train, labels, train, labels)
+
+
+def test_usable_neighbours_keep_what_fits() -> None:
+    default = KNNSettings(temperature=0.1)
+    assert trimmed(default, 200) == default
+    assert trimmed(default, 199) == KNNSettings(neighbours=(20,), temperature=0.1)
+    assert trimmed(default, 7).neighbours == (7,)
+
+
+@pytest.mark.parametrize(
+    ("train", "labels", "test", "message"),
+    [
+        (torch.ones(4, 2), torch.ones(3), torch.ones(1, 2), "4 training features.*shape .3,"),
+        (torch.ones(4, 2), torch.ones(4), torch.ones(1, 3), "width 2 and test features 3"),
+        (torch.ones(4, 2), torch.ones(4), torch.ones(0, 2), "no test images"),
+        (torch.full((4, 2), math.nan), torch.ones(4), torch.ones(1, 2), "training.*NaN"),
+        (torch.ones(4, 2), torch.ones(4), torch.full((1, 2), math.inf), "test.*NaN or infinity"),
+        (torch.ones(4, 2, 1), torch.ones(4), torch.ones(1, 2), r"training.*\(4, 2, 1\)"),
+    ],
+)
+def test_unusable_features_are_refused(
+    train: Tensor, labels: Tensor, test: Tensor, message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        knn(train, labels, test, torch.ones(len(test)), KNNSettings(neighbours=(1,)))
+
+
+def test_large_finite_features_are_not_mistaken_for_infinite() -> None:
+    features = torch.full((20, 2), 3e38)
+    metrics = knn(features, torch.ones(20), features, torch.ones(20), KNNSettings(neighbours=(1,)))
+    assert metrics == {"knn_1": 100.0}
+
+
+@pytest.mark.parametrize("wrong", [{"neighbours": ()}, {"neighbours": (0,)}, {"temperature": 0}])
+def test_senseless_settings_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        KNNSettings.model_validate(wrong)

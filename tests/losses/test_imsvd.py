@@ -1,0 +1,326 @@
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from imsvd import distributed
+from imsvd.errors import InputError
+from imsvd.information import soft_discretise
+from imsvd.losses import imsvd as terms
+from imsvd.losses.imsvd import IMSVDLoss, Normalisation
+from tests import gloo
+from tests.oracles import imsvd as oracle
+
+KEYS = ("invariance", "diagonal_entropy", "off_diagonal_entropy")
+
+
+def logits(batch: int, width: int, seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    values = 2 * torch.randn(batch, width, generator=generator, dtype=torch.float64)
+    return values.to(dtype).requires_grad_()
+
+
+def gradients(loss: Tensor, *inputs: Tensor) -> Tensor:
+    return torch.stack(torch.autograd.grad(loss, inputs))
+
+
+def relative_error(actual: Tensor, expected: Tensor) -> float:
+    difference = (actual.detach().double() - expected.detach().double()).abs().max()
+    return float(difference / expected.detach().abs().max().clamp_min(1e-3))
+
+
+def loss_from(weights: tuple[float, float, float], sizes: list[int], **options: Any) -> IMSVDLoss:
+    names = ("invariance_weight", "diagonal_weight", "off_diagonal_weight")
+    options.update(zip(names, weights, strict=True))
+    return IMSVDLoss(sizes, **options)
+
+
+@given(
+    batch=st.integers(1, 6),
+    sizes=st.one_of(
+        st.lists(st.integers(2, 5), min_size=1, max_size=5),
+        st.builds(lambda units, count: [units] * count, st.integers(2, 5), st.integers(1, 5)),
+    ),
+    tile_rows=st.integers(1, 30),
+    weights=st.tuples(*[st.sampled_from([0.0, 0.3, 1.0, 2.0])] * 3).filter(any),
+    invariance=st.sampled_from(["inner_product", "cross_entropy"]),
+    normalisation=st.sampled_from(["averaged", "paper"]),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=80, deadline=None)
+def test_loss_and_gradients_equal_the_literal_equations(
+    batch: int,
+    sizes: list[int],
+    tile_rows: int,
+    weights: tuple[float, float, float],
+    invariance: str,
+    normalisation: str,
+    seed: int,
+) -> None:
+    first, second = logits(batch, sum(sizes), seed), logits(batch, sum(sizes), seed + 1)
+    choices: dict[str, Any] = {"invariance": invariance, "normalisation": normalisation}
+    expected = oracle.loss(first, second, sizes, weights=weights, **choices)
+    loss = loss_from(weights, sizes, tile_rows=tile_rows, **choices)
+    output = loss(first, second)
+    assert relative_error(output.loss, expected) <= 1e-12
+    actual = gradients(output.loss, first, second)
+    assert relative_error(actual, gradients(expected, first, second)) <= 1e-12
+    with torch.no_grad():
+        assert relative_error(loss(first, second).loss, expected) <= 1e-12
+
+
+def test_single_precision_is_close() -> None:
+    first, second = logits(16, 120, 0), logits(16, 120, 1)
+    expected = oracle.loss(first, second, [12] * 10)
+    singles = [value.detach().float().requires_grad_() for value in (first, second)]
+    actual = IMSVDLoss(12, tile_rows=50)(*singles).loss
+    assert relative_error(actual, expected) <= 1e-5
+    expected_gradients = gradients(expected, first, second)
+    assert relative_error(gradients(actual, *singles), expected_gradients) <= 1e-5
+
+
+def test_gradcheck() -> None:
+    loss = IMSVDLoss([2, 3, 4], tile_rows=4)
+    inputs = (logits(3, 9, 0), logits(3, 9, 1))
+    assert torch.autograd.gradcheck(lambda a, b: loss(a, b).loss, inputs)
+
+
+@pytest.mark.parametrize("normalisation", ["averaged", "paper"])
+def test_term_functions_add_up_to_the_module(normalisation: Normalisation) -> None:
+    first, second = logits(5, 12, 0), logits(5, 12, 1)
+    q1, q2 = soft_discretise(first, 3), soft_discretise(second, 3)
+    parts = {
+        "invariance": terms.invariance(q1, q2, 3),
+        "diagonal_entropy": terms.diagonal_entropy(q1, q2, 3, normalisation),
+        "off_diagonal_entropy": terms.off_diagonal_entropy(q1, q2, 3, normalisation, tile_rows=5),
+    }
+    output = IMSVDLoss(3, normalisation=normalisation)(first, second)
+    total = torch.stack(list(parts.values())).sum()
+    torch.testing.assert_close(output.loss, total)
+    torch.testing.assert_close(
+        gradients(output.loss, first, second), gradients(total, first, second)
+    )
+    assert tuple(output.terms) == KEYS
+    for name, value in parts.items():
+        torch.testing.assert_close(output.terms[name], value.detach())
+        assert not output.terms[name].requires_grad
+
+
+def closed_form(state: str, units: int) -> tuple[Tensor, int]:
+    """Logits of a state of REFERENCE's table for three variables."""
+    if state == "uniform":
+        return torch.zeros(4, 3 * units, dtype=torch.float64), units
+    # All pairs (a, b) and the variables (a, b, a + b): one-hot, even, pairwise independent.
+    a, b = torch.meshgrid(torch.arange(units), torch.arange(units), indexing="ij")
+    codes = torch.stack([a, b, (a + b) % units], -1).flatten(0, 1)
+    if state == "collapsed":
+        codes = torch.zeros_like(codes)
+    hot = nn.functional.one_hot(codes, units).flatten(1).double()
+    return 1000 * hot, units
+
+
+@pytest.mark.parametrize("units", [80, 32])
+@pytest.mark.parametrize("state", ["uniform", "ideal", "collapsed"])
+@pytest.mark.parametrize("normalisation", ["averaged", "paper"])
+def test_closed_form_values(state: str, units: int, normalisation: Normalisation) -> None:
+    values, _ = closed_form(state, units)
+    loss = IMSVDLoss(units, normalisation=normalisation)
+    output = loss(values, values)
+    row = getattr(loss.bounds(len(values), values.shape[1]), state)
+    assert float(output.loss) == pytest.approx(row.total, abs=1e-9)
+    for name in KEYS:
+        assert float(output.terms[name]) == pytest.approx(getattr(row, name), abs=1e-9)
+
+
+def test_bounds_hold_the_published_numbers() -> None:
+    large, small = IMSVDLoss(80).bounds(2048, 8160), IMSVDLoss(32).bounds(512, 1024)
+    assert [row.total for row in large[:3]] == pytest.approx([-13.1461, -4.4916, 0], abs=1e-4)
+    assert [row.total for row in small[:3]] == pytest.approx([-10.3972, -3.6824, 0], abs=1e-4)
+    assert large.batch_limit.off_diagonal_entropy == pytest.approx(-math.log(2048))
+    assert large.batch_limit.diagonal_entropy == pytest.approx(-math.log(80))
+    paper = IMSVDLoss(80, normalisation="paper").bounds(2048, 8160)
+    assert paper.ideal.total == pytest.approx(-math.log(80) * (2 * 102 - 1) / 102)
+
+
+def test_bounds_of_unequal_units_and_weights() -> None:
+    loss = IMSVDLoss([2, 4, 8], diagonal_weight=3.0, off_diagonal_weight=0.5)
+    bounds = loss.bounds(16, 14)
+    log2 = math.log(2)
+    assert bounds.ideal.diagonal_entropy == pytest.approx(-log2 * (1 + 2 + 3) / 3)
+    assert bounds.ideal.off_diagonal_entropy == pytest.approx(-log2 * (3 + 4 + 5) / 3)
+    assert bounds.batch_limit.off_diagonal_entropy == pytest.approx(-log2 * (3 + 4 + 4) / 3)
+    assert bounds.ideal.total == pytest.approx(-3 * log2 * 2 - 0.5 * log2 * 4)
+    zeros = torch.zeros(5, 14, dtype=torch.float64)
+    assert float(loss(zeros, zeros).loss) == pytest.approx(bounds.uniform.total)
+
+
+def test_no_batch_of_hard_codes_beats_the_batch_limit() -> None:
+    for seed in range(5):
+        codes = torch.randint(0, 8, (6, 4), generator=torch.Generator().manual_seed(seed))
+        values = 1000 * nn.functional.one_hot(codes, 8).flatten(1).double()
+        loss = IMSVDLoss(8)
+        assert float(loss(values, values).loss) >= loss.bounds(6, 32).batch_limit.total - 1e-12
+
+
+def test_weight_zero_switches_off_and_skips_the_joint_matrix(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def forbidden(*_: Any) -> None:
+        raise AssertionError("the joint matrix was computed")
+
+    monkeypatch.setattr("imsvd.losses.fused.off_diagonal", forbidden)
+    first, second = logits(4, 8, 0), logits(4, 8, 1)
+    output = IMSVDLoss(4, off_diagonal_weight=0)(first, second)
+    assert tuple(output.terms) == KEYS[:2]
+    expected = oracle.loss(first, second, [4, 4], weights=(1, 1, 0))
+    torch.testing.assert_close(output.loss, expected)
+
+
+@pytest.mark.parametrize("invariance", ["inner_product", "cross_entropy"])
+@pytest.mark.parametrize("agree", [True, False])
+def test_finite_at_exact_collapse_and_at_hard_disagreement(
+    invariance: terms.Invariance, agree: bool
+) -> None:
+    first = torch.zeros(4, 6)
+    first[:, [0, 3]] = 1e4
+    second = (first if agree else first.roll(1, 1)).clone()
+    inputs = first.requires_grad_(), second.requires_grad_()
+    output = IMSVDLoss(3, invariance=invariance)(*inputs)
+    assert output.loss.isfinite()
+    assert gradients(output.loss, *inputs).isfinite().all()
+    if agree:
+        assert abs(float(output.loss.detach())) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("autocast", [True, False])
+def test_half_precision_embeddings_give_the_single_precision_value(
+    dtype: torch.dtype, autocast: bool
+) -> None:
+    first, second = (logits(8, 24, seed, dtype) for seed in (0, 1))
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        output = IMSVDLoss(8)(first, second)
+    assert output.loss.dtype == torch.float32
+    expected = oracle.loss(first.float(), second.float(), [8] * 3)
+    assert relative_error(output.loss, expected) <= 1e-3
+    for gradient, value in zip(
+        torch.autograd.grad(output.loss, (first, second)), (first, second), strict=True
+    ):
+        assert gradient.dtype == value.dtype
+        assert gradient.isfinite().all()
+
+
+def test_second_derivatives_are_refused_with_a_sentence() -> None:
+    first, second = logits(3, 4, 0), logits(3, 4, 1)
+    with pytest.raises(RuntimeError, match="cannot be differentiated again"):
+        torch.autograd.grad(IMSVDLoss(2)(first, second).loss, first, create_graph=True)
+
+
+def test_one_view_may_stand_still() -> None:
+    first, second = logits(3, 6, 0), logits(3, 6, 1)
+    (expected,) = torch.autograd.grad(oracle.loss(first, second, [3, 3]), first)
+    (actual,) = torch.autograd.grad(IMSVDLoss(3)(first, second.detach()).loss, first)
+    torch.testing.assert_close(actual, expected)
+
+
+def test_bad_settings_and_shapes_are_refused_with_a_sentence() -> None:
+    bad: list[dict[str, Any]] = [{"invariance": "l2"}, {"normalisation": "sum"}, {"tile_rows": 0}]
+    for options in bad:
+        with pytest.raises(InputError, match="choose"):
+            IMSVDLoss(4, **options)
+    with pytest.raises(InputError, match=r"got \(4, 8\) and \(5, 8\)"):
+        IMSVDLoss(4)(torch.zeros(4, 8), torch.zeros(5, 8))
+    with pytest.raises(InputError, match="not divisible"):
+        IMSVDLoss(4)(torch.zeros(4, 9), torch.zeros(4, 9))
+
+
+# Local batch, units, rows per tile (None: the default).
+RANK_CASES: list[tuple[int, list[int], int | None]] = [
+    (1, [2, 3], 1),
+    (2, [3] * 4, None),
+    (3, [2, 5, 3, 4], 3),
+    (4, [4] * 5, 7),
+    (2, [2], None),
+]
+
+
+def rank_logits(case: int, rank: int) -> tuple[Tensor, Tensor]:
+    batch, sizes, _ = RANK_CASES[case]
+    seed = 100 * case + 2 * rank
+    return logits(batch, sum(sizes), seed), logits(batch, sum(sizes), seed + 1)
+
+
+def losses_on_one_rank() -> list[dict[str, Any]]:
+    results = []
+    for case, (_, sizes, tile_rows) in enumerate(RANK_CASES):
+        first, second = rank_logits(case, distributed.rank())
+        output = IMSVDLoss(sizes, tile_rows=tile_rows)(first, second)
+        q1, q2 = soft_discretise(first, sizes), soft_discretise(second, sizes)
+        composed = terms.invariance(q1, q2, sizes) + terms.diagonal_entropy(q1, q2, sizes)
+        composed = composed + terms.off_diagonal_entropy(q1, q2, sizes)
+        with torch.no_grad():
+            value = IMSVDLoss(sizes, tile_rows=tile_rows)(first, second).loss
+        results.append(
+            {
+                "loss": output.loss.detach(),
+                "value": value,
+                "terms": output.terms,
+                "gradients": gradients(output.loss, first, second),
+                "composed": gradients(composed, first, second),
+            }
+        )
+    return results
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_ranks_with_different_data_equal_one_process_on_the_joined_batch(world_size: int) -> None:
+    ranks = gloo.run(world_size, losses_on_one_rank)
+    for case, (batch, sizes, _) in enumerate(RANK_CASES):
+        views = zip(*(rank_logits(case, rank) for rank in range(world_size)), strict=True)
+        first, second = (torch.cat(view).detach().requires_grad_() for view in views)
+        expected = oracle.loss(first, second, sizes)
+        expected_gradients = gradients(expected, first, second)
+        expected_terms = IMSVDLoss(sizes)(first, second).terms
+        for rank, results in enumerate(ranks):
+            result = results[case]
+            own = expected_gradients[:, rank * batch : (rank + 1) * batch]
+            assert relative_error(result["loss"], expected) <= 1e-12
+            assert relative_error(result["value"], expected) <= 1e-12
+            # DDP divides by the number of ranks: each hands it that many times its share.
+            assert relative_error(result["gradients"], world_size * own) <= 1e-12
+            assert relative_error(result["composed"], world_size * own) <= 1e-12
+            for name, term in result["terms"].items():
+                assert relative_error(term, expected_terms[name]) <= 1e-12
+
+
+def trained_weights(rank: int, world_size: int) -> list[Tensor]:
+    """Five steps of a network without norm layers on this rank's part of eight samples."""
+    torch.manual_seed(0)
+    network: nn.Module = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 12))
+    data = torch.randn(5, 2, 8, 5)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.5, momentum=0.9)
+    model = DistributedDataParallel(network) if world_size > 1 else network
+    loss = IMSVDLoss(4, tile_rows=5)
+    own = slice(8 * rank // world_size, 8 * (rank + 1) // world_size)
+    for first, second in data:
+        optimizer.zero_grad()
+        loss(model(first[own]), model(second[own])).loss.backward()
+        optimizer.step()
+    return [parameter.detach() for parameter in network.parameters()]
+
+
+def train_on_one_rank() -> list[Tensor]:
+    return trained_weights(distributed.rank(), distributed.world_size())
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_five_steps_under_ddp_equal_one_process(world_size: int) -> None:
+    expected = trained_weights(0, 1)
+    for weights in gloo.run(world_size, train_on_one_rank):
+        for actual, single in zip(weights, expected, strict=True):
+            torch.testing.assert_close(actual, single, atol=1e-6, rtol=0)

@@ -1,0 +1,91 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from imsvd import distributed
+from tests import gloo
+
+
+def local_values(rank: int) -> Tensor:
+    generator = torch.Generator().manual_seed(rank)
+    return torch.randn(2, 5, generator=generator, dtype=torch.float64)
+
+
+def joined_values(world_size: int) -> Tensor:
+    return torch.cat([local_values(rank) for rank in range(world_size)])
+
+
+def global_loss(values: Tensor) -> Tensor:
+    return (values.T @ values).pow(2).sum() + values.exp().sum()
+
+
+def statistic_loss(mean: Tensor) -> Tensor:
+    return (mean.pow(3) + mean.exp()).sum()
+
+
+def everything_on_one_rank() -> dict[str, Any]:
+    rank, own = distributed.rank(), local_values(distributed.rank()).requires_grad_()
+    (gathered,) = torch.autograd.grad(global_loss(distributed.all_gather_with_gradient(own)), own)
+    mean = distributed.mean_over_ranks_with_gradient(own.mean(0))
+    (averaged,) = torch.autograd.grad(statistic_loss(mean), own)
+    ranks = distributed.world_size()
+    widths = distributed.share_sizes(7)
+    table = torch.arange(2 * ranks * 7).view(2 * ranks, 7).double()
+    means = distributed.mean_over_ranks(
+        {"a": torch.tensor(float(rank)), "b": torch.tensor([rank, 1])}
+    )
+    distributed.barrier()
+    return {
+        "stacked": distributed.all_gather(own),
+        "gathered": gathered,
+        "averaged": averaged,
+        "sum": distributed.all_reduce_sum(own),
+        "scattered": distributed.reduce_scatter_sum(joined_values(ranks) * (rank + 1)),
+        "columns": distributed.columns_to_owners(table[:, distributed.own_slice(7)], widths),
+        "means": means,
+        "any": [distributed.any_rank(rank == 0), distributed.any_rank(False)],
+        "lists": distributed.gather_lists([f"{rank}.{i}" for i in range(rank)]),
+    }
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_collectives_and_their_gradients(world_size: int) -> None:
+    results = gloo.run(world_size, everything_on_one_rank)
+    joined = joined_values(world_size).requires_grad_()
+    (gathered,) = torch.autograd.grad(global_loss(joined), joined)
+    (averaged,) = torch.autograd.grad(statistic_loss(joined.mean(0)), joined)
+    table = torch.arange(2 * world_size * 7).view(2 * world_size, 7).double()
+    sums = sum(local_values(rank) for rank in range(world_size))
+    for rank, result in enumerate(results):
+        own = slice(2 * rank, 2 * rank + 2)
+        torch.testing.assert_close(result["stacked"], joined.detach())
+        torch.testing.assert_close(result["gathered"], world_size * gathered[own])
+        torch.testing.assert_close(result["averaged"], world_size * averaged[own])
+        torch.testing.assert_close(result["sum"], sums)
+        factor = world_size * (world_size + 1) / 2
+        torch.testing.assert_close(result["scattered"], factor * joined[own].detach())
+        torch.testing.assert_close(result["columns"], table[own])
+        assert result["means"]["a"] == (world_size - 1) / 2
+        assert result["means"]["b"].tolist() == [(world_size - 1) / 2, 1]
+        assert result["any"] == [True, False]
+        assert result["lists"] == [f"{r}.{i}" for r in range(world_size) for i in range(r)]
+
+
+def test_without_a_process_group_the_world_is_one_rank() -> None:
+    values = torch.ones(2, 3)
+    assert not distributed.is_distributed()
+    assert (distributed.world_size(), distributed.rank()) == (1, 0)
+    assert distributed.own_slice(9) == slice(0, 9)
+    assert distributed.all_gather_with_gradient(values) is values
+    assert distributed.mean_over_ranks({}) == {}
+
+
+def failing() -> None:
+    raise ValueError("on purpose")
+
+
+def test_a_failing_rank_is_reported() -> None:
+    with pytest.raises(Exception, match="on purpose"):
+        gloo.run(2, failing)
