@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from imsvd.config import Config, method_settings, override
 from imsvd.datasets import ImageSource, open_source, small_image_size
+from imsvd.datasets.opening import DATASET_NAMES
 from imsvd.encoder import Encoder, load
 from imsvd.errors import InputError
 from imsvd.evaluation import (
@@ -203,4 +205,7 @@ def _details(split: Split, settings: dict[str, Any]) -> dict[str, Any]:
 
 def _absolute(data: str | Path) -> str:
     """Return a folder's full path, so that a run can be resumed from anywhere; names stay as they are."""
-    return str(Path(data).resolve()) if Path(data).exists() else str(data)
+    path = Path(data).expanduser()
+    # A name wins over a folder so called, as it does where the data are opened.
+    named = isinstance(data, str) and re.split("[:@]", data)[0] in DATASET_NAMES
+    return str(path.resolve()) if path.exists() and not named else str(data)

@@ -7,8 +7,10 @@ name, flushed to the disk and renamed, the hash last: a file without its hash wa
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -29,16 +31,20 @@ STATE_KEY = "state"
 
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int = 2) -> Path:
-    """Write `state` as the checkpoint of `step` and delete all but the newest `keep`."""
+    """Write `state` as the checkpoint of `step` and delete all but the newest `keep` undamaged ones."""
     path = folder / f"step-{step:09d}.safetensors"
     tensors: dict[str, Tensor] = {}
     skeleton = _pack(state, tensors)
     content = save(tensors, metadata={STATE_KEY: json.dumps(skeleton)})
     write_atomically(path, content)
     write_atomically(_hash_path(path), hashlib.sha256(content).hexdigest().encode())
-    for old in _newest_first(folder)[keep:]:
-        _hash_path(old).unlink(missing_ok=True)
-        old.unlink(missing_ok=True)
+    # A damaged file must not take the place of a good one.
+    others = [other for other in _newest_first(folder) if other != path]
+    kept = set(itertools.islice(filter(_is_whole, others), keep - 1))
+    for old in others:
+        if old not in kept:
+            _hash_path(old).unlink(missing_ok=True)
+            old.unlink(missing_ok=True)
     return path
 
 
@@ -88,13 +94,20 @@ def write_atomically(path: Path, content: bytes) -> None:
         temporary.replace(path)
         _sync_folder(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink()
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise InputError(
                 f"the disk is full: {path} could not be written ({len(content) / 2**20:.0f} MiB needed); "
                 "what was saved before is untouched — free some space and run the same command to resume."
             ) from error
         raise InputError(f"{path} could not be written: {error.strerror}.") from error
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete the temporary files of writes that a kill interrupted; nobody else may be writing."""
+    for temporary in folder.glob(".*.tmp"):
+        temporary.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -107,6 +120,14 @@ def _sync_folder(folder: Path) -> None:
 
 def _hash_path(path: Path) -> Path:
     return path.with_suffix(".sha256")
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        expected = _hash_path(path).read_text().strip()
+        return hashlib.sha256(path.read_bytes()).hexdigest() == expected
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _newest_first(folder: Path) -> list[Path]:
@@ -142,6 +163,13 @@ def _unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
         return {_unpack(key, tensors): _unpack(item, tensors) for key, item in content}
     items: Iterator[Any] = (_unpack(item, tensors) for item in content)
     return list(items) if kind == "list" else tuple(items)
+
+
+def seed_random_state(seed: int) -> None:
+    """Start every random generator that a network may draw from."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - the global one is meant
 
 
 def random_state() -> dict[str, Any]:

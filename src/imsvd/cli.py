@@ -88,6 +88,7 @@ def pretrain(
 ) -> None:
     """Train an encoder on a folder of images; kill it at any moment and run it again to resume."""
     from imsvd.api import configure  # noqa: PLC0415
+    from imsvd.distributed import rank  # noqa: PLC0415
     from imsvd.figures import draw_training  # noqa: PLC0415
     from imsvd.runs import RunFolder  # noqa: PLC0415
     from imsvd.training import train  # noqa: PLC0415
@@ -95,8 +96,9 @@ def pretrain(
     config = configure(data, recipe_name=recipe, method=method, settings=settings or [])
     run = RunFolder(out)
     train(config, run, console)
-    picture = draw_training(run.metrics(), out / "training.png")
-    console.print(f"Encoder: {run.encoder_weights}   Picture: {picture}", highlight=False)
+    if rank() == 0:
+        picture = draw_training(run.metrics(), out / "training.png")
+        console.print(f"Encoder: {run.encoder_weights}   Picture: {picture}", highlight=False)
 
 
 @evaluate.command("knn")
@@ -120,6 +122,24 @@ def evaluate_linear_probe(run: Run, data: Splits) -> None:
     from imsvd import api  # noqa: PLC0415
 
     _print_metrics(api.evaluate_linear_probe(run, data, console=console))
+
+
+@bench.command("loss")
+def bench_loss(
+    sizes: Annotated[
+        str,
+        typer.Option(metavar="N,D …", help="Batch and width, comma between, space between sizes."),
+    ] = "256,8160 2048,8160 2048,16320 512,65280",
+    ranks: Annotated[str, typer.Option(help="Numbers of gloo processes, such as 1,2,4.")] = "1",
+    repeats: Annotated[int, typer.Option(help="Fresh processes per case; the median counts.")] = 3,
+    output: Annotated[
+        Path | None, typer.Option(help="Also write the table here, as .json and .md.")
+    ] = None,
+) -> None:
+    """Time and memory of IMSVD's loss against its floor, its dense form and its peers."""
+    from imsvd.bench.loss import run as run_bench  # noqa: PLC0415
+
+    run_bench(_number_pairs(sizes), _numbers(ranks), repeats, console, output=output)
 
 
 @app.command()
@@ -186,6 +206,20 @@ def _options(
     if version:
         console.print(f"imsvd {__version__}", highlight=False)
         raise typer.Exit
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"{text!r} is not a list of whole numbers such as 1,2,4.") from None
+
+
+def _number_pairs(text: str) -> tuple[tuple[int, int], ...]:
+    pairs = tuple(_numbers(pair) for pair in text.split())
+    if not pairs or any(len(pair) != 2 for pair in pairs):
+        raise InputError(f"{text!r} is not a list of sizes such as '256,8160 2048,8160'.")
+    return tuple((pair[0], pair[1]) for pair in pairs)
 
 
 def _print_metrics(metrics: dict[str, float]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import types
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
@@ -79,7 +79,7 @@ class ComputeSettings(Settings):
     """Where it runs. Nothing here changes what is computed, so a run may resume with other values."""
 
     accelerator: Literal["auto", "cpu", "gpu", "mps"] = "auto"
-    devices: int | Literal["auto"] = Field(
+    devices: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto", description="processes per node; one on a CPU unless given"
     )
     nodes: int = Field(1, ge=1)
@@ -87,7 +87,9 @@ class ComputeSettings(Settings):
         "auto",
         description="auto: bf16 or fp16 mixed on a GPU, fp32 on a CPU; the loss is always fp32",
     )
-    workers: int | Literal["auto"] = Field("auto", description="processes that prepare images")
+    workers: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
+        "auto", description="processes that prepare images"
+    )
     checkpoint_minutes: float = Field(
         10, gt=0, description="minutes between checkpoints inside an epoch"
     )
@@ -145,7 +147,11 @@ def override(config: Config, assignments: Iterable[str]) -> Config:
             raise InputError(
                 f"--set {assignment!r} has no '='; write it as key=value, such as optimizer.lr=0.3."
             )
-        _assign(values, key.strip(), yaml.safe_load(text))
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise InputError(f"--set {assignment!r} has a value that is not valid YAML.") from error
+        _assign(values, key.strip(), value)
     return parse_config(values)
 
 
@@ -178,8 +184,8 @@ def describe_validation_error(error: ValidationError) -> str:
         return unknown_key(key)
     if problem["type"] == "literal_error":
         return f"{key}={problem['input']!r} is not possible; choose {problem['ctx']['expected']}."
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "value_error":
+    message = problem["msg"].removeprefix("Value error, ").removesuffix(".")
+    if problem["type"] == "value_error" or not key:
         return f"{key}: {message}." if key else f"{message}."
     return f"{key}={problem['input']!r} cannot be used: {message[0].lower()}{message[1:]}."
 
@@ -204,13 +210,7 @@ def _assign(values: dict[str, Any], key: str, value: Any) -> None:
     *parents, last = key.split(".")
     node: Any = values
     for part in parents:
-        node = (
-            node[int(part)]
-            if isinstance(node, list) and part.isdigit()
-            else node.get(part)
-            if isinstance(node, dict)
-            else None
-        )
+        node = _child(node, part)
         if node is None:
             raise InputError(unknown_key(key))
     if isinstance(node, list) and last.isdigit() and int(last) < len(node):
@@ -219,6 +219,12 @@ def _assign(values: dict[str, Any], key: str, value: Any) -> None:
         node[last] = value
     else:
         raise InputError(unknown_key(key))
+
+
+def _child(node: Any, name: str) -> Any:
+    if isinstance(node, list) and name.isdigit() and int(name) < len(node):
+        return node[int(name)]
+    return node.get(name) if isinstance(node, dict) else None
 
 
 def _keys(model: type[BaseModel], prefix: str) -> Iterable[str]:

@@ -13,6 +13,7 @@ from rich.table import Table
 from imsvd.api import Split, split_features
 from imsvd.config import Config, override
 from imsvd.datasets import ImageSource, open_source
+from imsvd.distributed import rank
 from imsvd.encoder import Encoder, describe_encoder, load
 from imsvd.evaluation import KNNSettings, append_result, chance, knn_attributes
 from imsvd.figures import draw_demo
@@ -35,6 +36,8 @@ def run_demo(out: Path, console: Console, settings: list[str]) -> None:
     )
     run = RunFolder(out)
     train(config, run, console)
+    if rank() != 0:
+        return
     data = config.data.source
     untrained = attribute_accuracies(split_features(untrained_encoder(config), data, console))
     encoder = load(out)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
@@ -37,6 +37,15 @@ class EncoderDescription(Settings):
     size: int = Field(gt=0, description="side of the images it was trained on")
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+
+    @field_validator("format")
+    @classmethod
+    def _refuse_newer(cls, value: int) -> int:
+        if value > FORMAT:
+            raise ValueError(
+                f"{value} was written by a newer imsvd; update this one, which reads {FORMAT}"
+            )
+        return value
 
 
 class Encoder(nn.Module):
@@ -97,7 +106,7 @@ def describe_encoder(config: Config) -> EncoderDescription:
         backbone=config.backbone,
         projector=config.method.projector,
         units=resolve_units(config.method.projector[-1], config.method.units),
-        size=view.size,
+        size=config.views.whole_image_size,
         mean=view.mean,
         std=view.std,
     )
@@ -130,11 +139,13 @@ def load(run: str | Path) -> Encoder:
     try:
         weights = load_file(folder.encoder_weights)
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{folder.encoder_weights} is damaged or missing: {error}.") from error
+        reason = "missing" if isinstance(error, FileNotFoundError) else f"damaged ({error})"
+        raise InputError(f"{folder.encoder_weights} is {reason}.") from error
     try:
         encoder.load_state_dict(weights)
     except RuntimeError as error:
         raise InputError(
-            f"{folder.encoder_weights} does not fit {folder.encoder_description}: {error}"
+            f"{folder.encoder_weights} does not fit {folder.encoder_description}; "
+            "take both from the same run."
         ) from error
     return encoder.eval()

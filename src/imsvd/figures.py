@@ -9,6 +9,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 TERM_TITLES = {
     "loss": "loss",
@@ -79,36 +80,36 @@ def _draw_terms(
     epochs = [record["epoch"] for record in records]
     bounds = records[0].get("bounds", {})
     for axis, (name, values) in zip(axes, terms.items(), strict=True):
-        drawn: list[float] = []
-        for bound, row in bounds.items():
-            level = row["total" if name == "loss" else name]
-            colour, line = BOUND_STYLES.get(bound, ("#999999", "--"))
-            axis.axhline(level, color=colour, linestyle=line, linewidth=1)
-            # Bounds often coincide: one line then carries both names.
-            if not any(abs(level - other) < 1e-9 for other in drawn):
-                names = [
-                    other
-                    for other, cells in bounds.items()
-                    if abs(cells["total" if name == "loss" else name] - level) < 1e-9
-                ]
-                label = " = ".join(other.replace("_", " ") for other in names)
-                axis.annotate(
-                    label,
-                    (1, level),
-                    xycoords=("axes fraction", "data"),
-                    xytext=(-2, 2),
-                    textcoords="offset points",
-                    ha="right",
-                    fontsize=7,
-                    color=colour,
-                )
-            drawn.append(level)
+        _draw_bounds(
+            axis, {bound: row["total" if name == "loss" else name] for bound, row in bounds.items()}
+        )
         axis.plot(
             epochs, values, color=CURVE, marker="o" if len(epochs) < 30 else None, markersize=3
         )
         axis.set_title(TERM_TITLES.get(name, name.replace("_", " ")))
         axis.set_xlabel("epoch")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.margins(y=0.12)
+
+
+def _draw_bounds(axis: Axes, levels: Mapping[str, float]) -> None:
+    """Draw a line for each level; bounds that coincide share a line and a label."""
+    names: dict[float, list[str]] = {}
+    for bound, level in levels.items():
+        names.setdefault(round(level, 6), []).append(bound)
+    for level, bounds in names.items():
+        colour, line = BOUND_STYLES.get(bounds[0], ("#999999", "--"))
+        axis.axhline(level, color=colour, linestyle=line, linewidth=1)
+        axis.annotate(
+            " = ".join(bound.replace("_", " ") for bound in bounds),
+            (1, level),
+            xycoords=("axes fraction", "data"),
+            xytext=(-2, 2),
+            textcoords="offset points",
+            ha="right",
+            fontsize=7,
+            color=colour,
+        )
 
 
 def _draw_accuracies(axis: Axes, accuracies: Mapping[str, Mapping[str, float]]) -> None:
@@ -124,10 +125,10 @@ def _draw_accuracies(axis: Axes, accuracies: Mapping[str, Mapping[str, float]]) 
             color=BARS[series],
         )
         axis.bar_label(bars, fmt="%.0f", fontsize=7, padding=1)
-    axis.set_xticks(range(len(attributes)), attributes)
+    axis.set_xticks(range(len(attributes)), [name.replace("_", " ") for name in attributes])
     axis.set_ylabel("kNN-20 accuracy, %")
     axis.set_ylim(0, 108)
-    axis.legend(frameon=False, ncols=3, loc="upper right")
+    axis.legend(frameon=False, ncols=3, loc="lower right", bbox_to_anchor=(1, 1))
 
 
 def _draw_galleries(figure: Any, galleries: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from imsvd.checkpoints import write_atomically
+from imsvd.checkpoints import remove_leftovers, write_atomically
 from imsvd.config import Config, from_yaml, to_yaml
 from imsvd.errors import InputError
 
@@ -75,14 +75,23 @@ class RunFolder:
         return from_yaml(self.config_file.read_text(), str(self.config_file))
 
     def begin(self, config: Config) -> None:
-        """Claim the folder for `config`, or check that the run in it has the same one."""
+        """Claim the folder for `config`, or check that the run in it has the same one.
+
+        A run that never saved anything may be given other settings: there is nothing to lose.
+        """
         if self.exists():
-            _refuse_difference(self.path, self.config(), config)
+            if any(self.checkpoints.glob("step-*")):
+                _refuse_difference(self.path, self.config(), config)
         elif self.path.exists() and (not self.path.is_dir() or _holds_something(self.path)):
             raise InputError(
                 f"{self.path} exists and holds something that is not a run; give a new folder to --out."
             )
         write_atomically(self.config_file, to_yaml(config).encode())
+
+    def remove_leftovers(self) -> None:
+        """Delete what a killed process left half-written; nobody else may be writing."""
+        remove_leftovers(self.path)
+        remove_leftovers(self.checkpoints)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Read the epochs so far; a last line torn by a kill is left out."""
@@ -104,8 +113,8 @@ class RunFolder:
 
 
 def _holds_something(folder: Path) -> bool:
-    # Another rank of the same run may be writing its temporary file at this moment.
-    return any(not entry.name.endswith(".tmp") for entry in folder.iterdir())
+    # Another rank of the same run may be writing its configuration at this moment.
+    return any("config.yaml" not in entry.name for entry in folder.iterdir())
 
 
 def _refuse_difference(path: Path, existing: Config, wanted: Config) -> None:

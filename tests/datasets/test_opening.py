@@ -8,6 +8,7 @@ from imsvd.datasets.named import NAMED
 from imsvd.datasets.opening import open_source
 from imsvd.datasets.shapes import ShapesSource
 from imsvd.errors import InputError
+from tests.datasets.containers import image_table, pictures, write_parquet, write_tar, write_zip
 from tests.datasets.test_folder import put
 
 
@@ -115,3 +116,47 @@ def test_named_datasets_are_opened_by_name(monkeypatch: pytest.MonkeyPatch) -> N
     fake = ArraySource("cifar10/test", torch.zeros(2, 3, 32, 32, dtype=torch.uint8))
     monkeypatch.setitem(NAMED, "cifar10", lambda split: fake)
     assert open_source("cifar10", "test") is fake
+
+
+def test_a_folder_with_images_is_a_folder_of_images(tmp_path: Path) -> None:
+    write_tar(put(tmp_path, "a.png") / "backup.tar", pictures("b.png", "c.png"))
+    assert len(open_source(tmp_path)) == 1
+    assert len(open_source(f"{tmp_path}/*.tar")) == 2
+
+
+def test_a_folder_of_archives_only(tmp_path: Path) -> None:
+    write_zip(tmp_path / "a.zip", pictures("a.png", "b.png"))
+    assert len(open_source(tmp_path)) == 2
+    write_zip(tmp_path / "b.zip", pictures("c.png"))
+    with pytest.raises(InputError, match=r"a\.zip is one of 2 zip archives; give one"):
+        open_source(tmp_path)
+    write_parquet(tmp_path / "c.parquet", image_table(pictures("d.png")))
+    assert open_source(tmp_path).identity(0) == "c.parquet row 0"
+
+
+def test_a_pattern_must_stand_for_files_of_one_kind(tmp_path: Path) -> None:
+    write_zip(tmp_path / "a.zip", pictures("a.png"))
+    write_tar(tmp_path / "b.tar", pictures("b.png"))
+    with pytest.raises(InputError, match=r"files of other kinds \(\.tar, \.zip\)"):
+        open_source(f"{tmp_path}/*")
+    put(tmp_path, "c.png")
+    with pytest.raises(InputError, match="is a file; give the folder"):
+        open_source(f"{tmp_path}/*.png")
+
+
+@pytest.mark.parametrize("name", ["a.ZIP", "[x].zip", "{1,2}.zip", "no/such/a.zip", "nowhere.zip"])
+def test_names_of_files_are_taken_literally_first(tmp_path: Path, name: str) -> None:
+    if "no" in name:
+        with pytest.raises(InputError, match=r"no folder|neither"):
+            open_source(tmp_path / name)
+        return
+    write_zip(tmp_path / name, pictures("a.png"))
+    assert len(open_source(str(tmp_path / name))) == 1
+
+
+def test_a_file_named_without_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_zip(tmp_path / "a.zip", pictures("a.png"))
+    monkeypatch.chdir(tmp_path)
+    assert len(open_source("a.zip")) == 1
+    with pytest.raises(InputError, match=r"'b\.zip' is neither a folder or file"):
+        open_source("b.zip")

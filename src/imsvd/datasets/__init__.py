@@ -1,5 +1,7 @@
-"""Where images come from: folders, named datasets and the built-in `shapes`."""
+"""Where images come from: folders, archives, tables, lists, named datasets, drawn `shapes`."""
 
+from imsvd.datasets.encoded import EncodedSource
+from imsvd.datasets.folder import ImageFolderSource
 from imsvd.datasets.memory import load_into_memory, small_image_size
 from imsvd.datasets.opening import open_source
 from imsvd.datasets.quarantine import BadImage, Quarantine, read_or_replace
@@ -9,6 +11,8 @@ from imsvd.datasets.subset import Subset
 
 __all__ = [
     "BadImage",
+    "EncodedSource",
+    "ImageFolderSource",
     "ImageSource",
     "Quarantine",
     "ShapesSource",

@@ -1,57 +1,47 @@
 """Images in a folder: flat, nested, or one sub-folder per class."""
 
 import os
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from imsvd.datasets.decoding import decode_image, read_image_size
-from imsvd.datasets.source import ImageSource, hash_listing
+from imsvd.datasets.decoding import read_image_size
+from imsvd.datasets.encoded import EncodedSource, read_file
+from imsvd.datasets.index_cache import MIN_ENTRIES, as_bytes, load_listing, save_listing
+from imsvd.datasets.labels import label_by_folder
+from imsvd.datasets.names import (
+    EXTENSIONS,
+    NoImagesError,
+    PackedNames,
+    is_hidden,
+    is_image_name,
+    printable,
+)
+from imsvd.datasets.source import hash_listing
 from imsvd.errors import InputError
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+# File systems stamp changes with a coarse clock: a folder that changed just before it was listed
+# may change again without its stamp telling.
+_TICK_NS = 20_000_000
+_COARSE_TICK_NS = 2_000_000_000
 
 
-class ImageFolderSource(ImageSource):
+class ImageFolderSource(EncodedSource):
     """Every image below `root`, each folder sorted by name.
 
     The first-level sub-folders are the classes if there are at least two of them and every image
     lies below one; otherwise the images are unlabelled. Hidden entries and `__MACOSX` are passed
     over. `classes`, where given, fixes the numbering, so that a test folder that lacks a class
-    still agrees with its training folder.
+    still agrees with its training folder. The listing of a large folder is kept between runs.
     """
 
     def __init__(self, root: str | Path, classes: Sequence[str] | None = None) -> None:
         self.root = Path(root)
         require_folder(self.root)
-        names = list(_image_paths(os.fspath(self.root), "", set()))
-        if not names:
-            looked_for = ", ".join(extension[1:] for extension in EXTENSIONS)
-            raise InputError(f"{self.root} holds no images (looked for {looked_for})")
-        self._names = _PackedNames(names)
-        self._label(names, classes)
-
-    def _label(self, names: list[str], classes: Sequence[str] | None) -> None:
-        if not all("/" in name for name in names):
-            return
-        owners = [name.partition("/")[0] for name in names]
-        found = sorted(set(owners))
-        if classes is None and len(found) < 2:
-            return
-        names_by_label = tuple(map(_printable, found if classes is None else classes))
-        numbers = {name: number for number, name in enumerate(names_by_label)}
-        unknown = [name for name in map(_printable, found) if name not in numbers]
-        if len(unknown) == len(found):
-            return  # sub-folders of another kind, such as test/images/
-        if unknown:
-            raise InputError(
-                f"{self.root} has a class '{unknown[0]}' that the training images lack"
-            )
-        self.classes = names_by_label
-        self.labels = torch.tensor([numbers[_printable(owner)] for owner in owners])
+        self._names = _list_images(self.root)
+        self.labels, self.classes = label_by_folder(self.root, self._names.unpack(), classes)
 
     def __len__(self) -> int:
         return len(self._names)
@@ -61,9 +51,9 @@ class ImageFolderSource(ImageSource):
         self.require_index(index)
         return self.root / self._names[index]
 
-    def read(self, index: int) -> Tensor:
-        """The picture, uint8 (3, height, width) RGB."""
-        return decode_image(self.path(index), self.identity(index))
+    def encoded(self, index: int) -> bytes:
+        """The bytes of the image file."""
+        return read_file(self.path(index), self.identity(index))
 
     def size(self, index: int) -> tuple[int, int]:
         """(height, width), from the file's header."""
@@ -72,53 +62,11 @@ class ImageFolderSource(ImageSource):
     def identity(self, index: int) -> str:
         """Path relative to the root, with forward slashes."""
         self.require_index(index)
-        return _printable(self._names[index])
+        return printable(self._names[index])
 
     def fingerprint(self) -> str:
         """Hash of relative paths and classes; moving the whole folder does not change it."""
         return hash_listing([self._names.blob, *(name.encode() for name in self.classes)])
-
-
-class _PackedNames:
-    """Millions of paths as one byte string, which workers receive without a million objects."""
-
-    def __init__(self, names: Sequence[str]) -> None:
-        encoded = [os.fsencode(name) for name in names]
-        self.blob = b"\0".join(encoded)  # no file name contains NUL
-        self._ends = np.cumsum([len(name) + 1 for name in encoded])
-
-    def __len__(self) -> int:
-        return len(self._ends)
-
-    def __getitem__(self, index: int) -> str:
-        start = int(self._ends[index - 1]) if index else 0
-        return os.fsdecode(self.blob[start : int(self._ends[index]) - 1])
-
-
-def _image_paths(folder: str, prefix: str, visited: set[tuple[int, int]]) -> Iterator[str]:
-    """Paths below `folder`, relative and with forward slashes; each real folder only once."""
-    try:
-        status = os.stat(folder)  # noqa: PTH116 - strings: this runs once per entry
-        with os.scandir(folder) as scan:
-            entries = sorted(scan, key=lambda entry: entry.name)
-    except OSError as error:
-        raise InputError(f"the folder {folder} cannot be read ({error.strerror})") from error
-    if (status.st_dev, status.st_ino) in visited:
-        return  # a symbolic link led back here
-    visited.add((status.st_dev, status.st_ino))
-    for entry in entries:
-        if entry.name.startswith(".") or entry.name == "__MACOSX":
-            continue
-        if entry.is_dir():
-            yield from _image_paths(entry.path, f"{prefix}{entry.name}/", visited)
-        elif entry.name.lower().endswith(EXTENSIONS) and _is_file_or_dangling(entry):
-            yield prefix + entry.name
-
-
-def _is_file_or_dangling(entry: os.DirEntry[str]) -> bool:
-    # A dangling link is listed, so that it is reported as a bad image rather than lost in
-    # silence. Pipes and devices are not: opening one could wait for ever.
-    return entry.is_file() or (entry.is_symlink() and not Path(entry.path).exists())
 
 
 def require_folder(root: Path) -> None:
@@ -133,6 +81,88 @@ def require_folder(root: Path) -> None:
         raise InputError(f"{root} is a file; give the folder that holds the images")
 
 
-def _printable(name: str) -> str:
-    """The name with undecodable bytes spelt out, safe to print and to write as UTF-8."""
-    return os.fsencode(name).decode("utf-8", "backslashreplace")
+def _list_images(root: Path) -> PackedNames:
+    """The names of all images, from the cache unless a folder has changed."""
+    base = os.fspath(root.absolute())
+    key = f"folder {' '.join(EXTENSIONS)} {base}"
+    cached = load_listing(key)
+    if cached is not None:
+        folders = os.fsdecode(cached["folders"].tobytes()).split("\0")
+        if np.array_equal(_stamps(base, folders), cached["stamps"]):
+            return PackedNames(cached["names"].tobytes())
+    walk = _Walk(base)
+    if not walk.names:
+        raise NoImagesError(root)
+    names = PackedNames.pack(walk.names)
+    if len(names) >= MIN_ENTRIES and walk.settled:
+        save_listing(
+            key,
+            {
+                "names": as_bytes(names.blob),
+                "folders": as_bytes(PackedNames.pack(walk.folders).blob),
+                "stamps": np.array(walk.stamps),
+            },
+        )
+    return names
+
+
+def _stamp(status: os.stat_result) -> tuple[int, int]:
+    """What changes whenever a folder's entries do: the time of the change, and which folder."""
+    return status.st_mtime_ns, status.st_ino % 2**63
+
+
+def _stamps(base: str, folders: Sequence[str]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """The stamps of folders, (n, 2); of none, (0, 2), if one of them cannot be seen."""
+    try:
+        found = [_stamp(os.stat(base + name)) for name in folders]  # noqa: PTH116 - many
+    except (OSError, ValueError):
+        found = []
+    return np.array(found, dtype=np.int64).reshape(-1, 2)
+
+
+class _Walk:
+    """All images below a folder, sorted, each real folder entered only once.
+
+    Attributes:
+        names: paths of the images, relative to `base`, with forward slashes.
+        folders: what to append to `base` for every folder entered.
+        stamps: the stamp each had before it was listed.
+        settled: whether any later change will show in the stamps.
+    """
+
+    def __init__(self, base: str) -> None:
+        self.names: list[str] = []
+        self.folders: list[str] = []
+        self.stamps: list[tuple[int, int]] = []
+        self.settled = True
+        self._visited: set[tuple[int, int]] = set()
+        self._enter(base, "")
+
+    def _enter(self, folder: str, prefix: str) -> None:
+        try:
+            now = time.time_ns()
+            status = os.stat(folder)  # noqa: PTH116 - strings: this runs once per entry
+            with os.scandir(folder) as scan:
+                entries = sorted(scan, key=lambda entry: entry.name)
+        except OSError as error:
+            raise InputError(f"the folder {folder} cannot be read ({error.strerror})") from error
+        if (status.st_dev, status.st_ino) in self._visited:
+            return  # a symbolic link led back here
+        self._visited.add((status.st_dev, status.st_ino))
+        self.folders.append(f"/{prefix}")
+        self.stamps.append(_stamp(status))
+        tick = _TICK_NS if status.st_mtime_ns % 1_000_000 else _COARSE_TICK_NS
+        self.settled &= status.st_mtime_ns < now - tick
+        for entry in entries:
+            if is_hidden(entry.name):
+                continue
+            if entry.is_dir():
+                self._enter(entry.path, f"{prefix}{entry.name}/")
+            elif is_image_name(entry.name) and _is_file_or_dangling(entry):
+                self.names.append(prefix + entry.name)
+
+
+def _is_file_or_dangling(entry: os.DirEntry[str]) -> bool:
+    # A dangling link is listed, so that it is reported as a bad image rather than lost in
+    # silence. Pipes and devices are not: opening one could wait for ever.
+    return entry.is_file() or (entry.is_symlink() and not Path(entry.path).exists())

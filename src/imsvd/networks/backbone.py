@@ -57,7 +57,8 @@ def build_backbone(settings: BackboneSettings) -> nn.Module:
 
 def feature_width(backbone: nn.Module) -> int:
     """Return the number of features `backbone` gives per image."""
-    width = backbone.num_features
+    # Some heads, such as MobileNetV3's, widen the features after pooling.
+    width = getattr(backbone, "head_hidden_size", None) or backbone.num_features
     assert isinstance(width, int)
     return width
 
@@ -80,21 +81,15 @@ def _replace_stem(backbone: nn.Module, settings: BackboneSettings) -> None:
             "set backbone.stem=native, and use backbone.options (such as patch_size) instead."
         )
     stride = 1 if settings.stem == "stride_1" else 2
-    first = backbone.conv1
-    if isinstance(first, nn.Sequential):  # timm's deep stems already begin with a 3×3 convolution
-        convolution = first[0]
-        assert isinstance(convolution, nn.Conv2d)
-        convolution.stride = (stride, stride)
-    else:
-        assert isinstance(first, nn.Conv2d)
-        replacement = nn.Conv2d(
-            first.in_channels,
-            first.out_channels,
-            kernel_size=3,
-            stride=stride,
-            padding=1,
-            bias=False,
-        )
-        nn.init.kaiming_normal_(replacement.weight, mode="fan_out", nonlinearity="relu")
-        backbone.conv1 = replacement
+    stem = backbone.conv1
+    # timm's deep stems let `stem_width` set the width; one convolution of that width is much faster.
+    last = stem[-1] if isinstance(stem, nn.Sequential) else stem
+    first = stem[0] if isinstance(stem, nn.Sequential) else stem
+    assert isinstance(first, nn.Conv2d)
+    assert isinstance(last, nn.Conv2d)
+    convolution = nn.Conv2d(
+        first.in_channels, last.out_channels, kernel_size=3, stride=stride, padding=1, bias=False
+    )
+    nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
+    backbone.conv1 = convolution
     backbone.maxpool = nn.Identity()

@@ -7,6 +7,7 @@ starting at any step gives exactly what an uninterrupted run would have seen.
 
 from __future__ import annotations
 
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -16,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from imsvd.datasets import BadImage, ImageSource, read_or_replace
 from imsvd.errors import InputError
@@ -52,7 +54,11 @@ class EpochOrder:
         if count < batch_size:
             raise InputError(
                 f"training.batch_size={batch_size} is larger than the dataset of {count} images; "
-                f"set it to {max(2, count // 2)} or less, or give more images."
+                + (
+                    f"set it to {count} or less, or give more images."
+                    if count > 1
+                    else "give more."
+                )
             )
         if batch_size % world:
             raise InputError(
@@ -152,14 +158,27 @@ class StreamedBatches(Batches):
             batch_sampler=_StepSampler(self.order, first, last),
             num_workers=self.workers,
             collate_fn=_collate,
+            worker_init_fn=_leave_signals_to_the_trainer,
             pin_memory=self.device.type == "cuda",
+            # Else a loader draws from the global generator, once more with every resumption.
+            generator=torch.Generator(),
         )
-        for batch in loader:
-            views = [
-                view.to(self.device, non_blocking=True, memory_format=torch.channels_last)
-                for view in batch.views
-            ]
-            yield Batch(views, batch.bad)
+        iterator = iter(loader)
+        try:
+            for batch in iterator:
+                views = [
+                    view.to(self.device, non_blocking=True, memory_format=torch.channels_last)
+                    for view in batch.views
+                ]
+                yield Batch(views, batch.bad)
+        except InputError as error:
+            # A worker's error arrives with its traceback; the last line is the sentence.
+            sentence = str(error).strip().splitlines()[-1]
+            raise InputError(sentence.removeprefix("imsvd.errors.InputError: ")) from error
+        finally:
+            # Workers ignore SIGTERM: unless told to end, they would keep the program from ending.
+            if isinstance(iterator, _MultiProcessingDataLoaderIter):
+                iterator._shutdown_workers()
 
 
 class _StepSampler(Sampler[list[tuple[int, int]]]):
@@ -206,3 +225,10 @@ class _ViewDataset(Dataset[Sample]):
 def _collate(samples: list[Sample]) -> Batch:
     views = [torch.stack(view) for view in zip(*(views for views, _ in samples), strict=True)]
     return Batch(views, [bad for _, found in samples for bad in found])
+
+
+def _leave_signals_to_the_trainer(worker: int) -> None:
+    """Keep Ctrl-C, which reaches the whole process group, from ending a worker before the run is saved."""
+    del worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -10,6 +10,7 @@ import torch
 from lightning_fabric import Fabric
 
 from imsvd.config import Config
+from imsvd.errors import InputError
 
 
 def launch(config: Config) -> Fabric:
@@ -28,13 +29,19 @@ def launch(config: Config) -> Fabric:
         options["strategy"] = "ddp"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fabric = Fabric(
-            accelerator=accelerator,
-            devices=devices,
-            num_nodes=compute.nodes,
-            precision=_precision(compute.precision, accelerator),
-            **options,
-        )
+        try:
+            fabric = Fabric(
+                accelerator=accelerator,
+                devices=devices,
+                num_nodes=compute.nodes,
+                precision=_precision(compute.precision, accelerator),
+                **options,
+            )
+        except (ValueError, RuntimeError) as error:
+            raise InputError(
+                f"this machine cannot run compute.accelerator={accelerator}, "
+                f"compute.devices={devices}, compute.precision={compute.precision}: {error}"
+            ) from error
     fabric.launch()
     return fabric
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from rich.console import Console
+from rich.markup import escape
 from torch import Tensor, nn
 
 from imsvd.checkpoints import (
@@ -15,6 +17,7 @@ from imsvd.checkpoints import (
     random_state,
     restore_random_state,
     save_checkpoint,
+    seed_random_state,
 )
 from imsvd.config import Config
 from imsvd.datasets import BadImage, ImageSource, Quarantine, open_source
@@ -45,12 +48,16 @@ def train(config: Config, run: RunFolder, console: Console) -> None:
     fabric = launch(config)
     if not fabric.is_global_zero:
         console = Console(quiet=True)
+    if fabric.world_size > 1 and fabric.device.type == "cpu":
+        console.print("[yellow]BatchNorm is not synchronised between CPU processes.[/yellow]")
     order = EpochOrder(
         len(source), config.training.batch_size, config.seed, fabric.global_rank, fabric.world_size
     )
     trainer = Trainer(config, run, fabric, source, order)
     for complaint in trainer.resume():
-        console.print(f"[yellow]{complaint}[/yellow] Using the checkpoint before it.")
+        console.print(f"[yellow]{escape(complaint)}[/yellow] Using the checkpoint before it.")
+    if fabric.is_global_zero:
+        run.remove_leftovers()
     if trainer.step >= trainer.last_step:
         console.print(f"{run.path} is already trained: {config.training.epochs} epochs.")
         return
@@ -77,7 +84,7 @@ class Trainer:
         self.last_step = config.training.epochs * order.steps_per_epoch
         self.step = 0
         self.seconds = 0.0
-        torch.manual_seed(config.seed)
+        seed_random_state(config.seed)
         self.method = prepare(build_method(config.method, build_backbone(config.backbone)), fabric)
         self.model, self.optimizer = fabric.setup(self.method, build_optimizer(self.method, config))
         self.metrics = EpochMetrics()
@@ -106,15 +113,16 @@ class Trainer:
                     saved_at = time.monotonic()
                     if self.step < self.last_step:
                         self._begin_epoch(display)
-                if any_rank(bool(stop.signal_number), self.fabric.device):
-                    self.save()
-                    display.say(
-                        f"Stopped and saved at step {self.step:,}; run the same command to go on."
-                    )
-                    raise Interrupted(stop.signal_number or 2)
-                if time.monotonic() - saved_at > 60 * self.config.compute.checkpoint_minutes:
+                due = time.monotonic() - saved_at > 60 * self.config.compute.checkpoint_minutes
+                # Ranks have clocks and signals of their own, but must save and stop together.
+                if any_rank(due or bool(stop.signal_number), self.fabric.device):
                     self.save()
                     saved_at = time.monotonic()
+                    if any_rank(bool(stop.signal_number), self.fabric.device):
+                        display.say(
+                            f"Stopped and saved at step {self.step:,}; run the same command to go on."
+                        )
+                        raise Interrupted(stop.signal_number or signal.SIGINT)
         if log is not None:
             log.close()
 
@@ -147,7 +155,8 @@ class Trainer:
     ) -> None:
         """Measure, log and save what the epoch has brought."""
         self._refuse_divergence()
-        seconds = time.monotonic() - self._began
+        now = time.monotonic()
+        seconds, self._began = now - self._began, now
         steps = self.step - self._began_at_step
         self.seconds += seconds
         bounds = self.method.bounds(self.config.training.batch_size)
@@ -173,9 +182,10 @@ class Trainer:
         """Write a checkpoint and, after a whole epoch, the encoder; one process writes for all."""
         self._refuse_divergence()
         if self.fabric.is_global_zero:
-            save_checkpoint(self.run.checkpoints, self.step, self._state())
+            # The checkpoint comes last: a run that it shows to be finished has its encoder.
             if self.step % self.steps_per_epoch == 0:
                 save_encoder(self.run, self.config, self._weights())
+            save_checkpoint(self.run.checkpoints, self.step, self._state())
         self.fabric.barrier()
 
     def resume(self) -> list[str]:
@@ -211,7 +221,7 @@ class Trainer:
     def _state(self) -> dict[str, Any]:
         return {
             "step": self.step,
-            "seconds": self.seconds,
+            "seconds": self.seconds + time.monotonic() - self._began,
             "data": self.source.fingerprint(),
             "weights": self._weights(),
             "optimizer": self.optimizer.state_dict(),

@@ -41,15 +41,17 @@ class OnlineKNN:
     def _features(self, backbone: nn.Module, source: ImageSource) -> Features:
         view = self.config.views.views[0]
         return extract_features(
-            backbone, source, size=view.size, mean=view.mean, std=view.std, device=self.device
+            backbone, source, size=self.config.views.whole_image_size, mean=view.mean, std=view.std, device=self.device
         )
 
 
 def _choose(config: Config, train: ImageSource) -> tuple[ImageSource, ImageSource]:
     most = config.training.knn_samples
     try:
-        test = open_source(config.data.source, "test")
+        test: ImageSource | None = open_source(config.data.source, "test")
     except InputError:
+        test = None
+    if test is None or test.labels is None:
         chosen = _spread(len(train), most)
         return (
             Subset(train, [index for place, index in enumerate(chosen) if place % HELD_OUT]),

@@ -78,12 +78,23 @@ class ViewsSettings(Settings):
     """All views cut from one image, in order; two of them unless a method wants more."""
 
     views: tuple[ViewSettings, ...] = Field(description="One entry per view, at least two.")
+    evaluation_size: int | None = Field(
+        default=None,
+        ge=8,
+        description="Side of whole images in evaluation; by default that of the first view. Views "
+        "smaller than it train faster, and objects then appear equally large in both.",
+    )
 
     @model_validator(mode="after")
     def _at_least_two(self) -> Self:
         if len(self.views) < 2:
             raise ValueError(f"views has {len(self.views)} entries: at least two are compared")
         return self
+
+    @property
+    def whole_image_size(self) -> int:
+        """Side at which whole images are evaluated."""
+        return self.evaluation_size or self.views[0].size
 
 
 def paper_views(size: int = 224) -> ViewsSettings:

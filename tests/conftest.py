@@ -1,0 +1,17 @@
+import pytest
+import torch
+
+from tests.trained import trained
+from tests.training.tiny import CommandLine
+
+__all__ = ["trained"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> CommandLine:
+    return CommandLine(monkeypatch, capsys)

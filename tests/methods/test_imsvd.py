@@ -1,0 +1,114 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from imsvd import distributed
+from imsvd.information import soft_discretise
+from imsvd.losses.imsvd import IMSVDLoss
+from imsvd.methods import IMSVD, IMSVDSettings
+from tests import gloo
+
+SETTINGS = IMSVDSettings(projector=(12,), units=4)
+BATCH = 8
+
+
+class NormFree(nn.Sequential):
+    """A network in which no sample sees another, so that only the loss joins them."""
+
+    num_features = 6
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(12, 6), nn.Tanh())
+
+
+def build() -> IMSVD:
+    torch.manual_seed(0)
+    return IMSVD(SETTINGS, NormFree()).double()
+
+
+def views() -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(BATCH, 3, 2, 2, generator=generator).double() for _ in range(2)]
+
+
+def loss_and_gradients(own: slice, parallel: bool) -> dict[str, Any]:
+    method = build()
+    model: nn.Module = DistributedDataParallel(method) if parallel else method
+    output = model([view[own] for view in views()])
+    output.loss.backward()
+    return {
+        "loss": output.loss.detach(),
+        "terms": output.terms,
+        "gradients": [parameter.grad for parameter in method.parameters()],
+    }
+
+
+def on_one_rank() -> dict[str, Any]:
+    return loss_and_gradients(distributed.own_slice(BATCH), parallel=True)
+
+
+def test_two_processes_equal_one_on_the_joined_batch() -> None:
+    expected = loss_and_gradients(slice(None), parallel=False)
+    results = gloo.run(2, on_one_rank)
+    for result in results:
+        torch.testing.assert_close(result, expected, rtol=1e-10, atol=1e-14)
+    # The halves alone would give something else, or the test could not fail.
+    half = loss_and_gradients(slice(0, BATCH // 2), parallel=False)
+    assert abs(half["loss"] - expected["loss"]) > 1e-3
+
+
+def test_the_loss_is_that_of_the_projected_views() -> None:
+    method = build()
+    pair = views()
+    output = method(pair)
+    features = [method.backbone(view) for view in pair]
+    embeddings = [method.projector(feature) for feature in features]
+    torch.testing.assert_close(output.loss, IMSVDLoss(4)(*embeddings).loss)
+    assert torch.equal(output.features, features[0])
+    assert torch.equal(output.embedding, embeddings[0])
+    assert not output.features.requires_grad
+    assert not output.embedding.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("weight", "term"),
+    [
+        ("invariance_weight", "invariance"),
+        ("diagonal_weight", "diagonal_entropy"),
+        ("off_diagonal_weight", "off_diagonal_entropy"),
+    ],
+)
+def test_every_weight_reaches_its_term(weight: str, term: str) -> None:
+    plain = build()(views())
+    heavy = IMSVD(SETTINGS.model_copy(update={weight: 3.0}), NormFree()).double()
+    heavy.load_state_dict(build().state_dict())
+    output = heavy(views())
+    torch.testing.assert_close(output.loss.detach(), plain.loss.detach() + 2 * plain.terms[term])
+
+
+def test_statistics_see_certain_and_dead_units() -> None:
+    method = IMSVD(SETTINGS, NormFree())
+    logits = torch.zeros(BATCH, 12)
+    logits[:, 0] = 50  # the first variable is certain, and three of its units are never used
+    health = method.summarise(method.statistics(logits))
+    assert health["share_above_0.9"] == pytest.approx(1 / 3)
+    assert health["share_above_0.99"] == pytest.approx(1 / 3)
+    assert health["dead_units"] == 3
+
+
+def test_marginals_are_the_batch_mean_of_the_probabilities() -> None:
+    method = IMSVD(SETTINGS, NormFree())
+    logits = torch.randn(BATCH, 12)
+    marginals = method.statistics(logits)["marginals"]
+    torch.testing.assert_close(marginals, soft_discretise(logits, 4).mean(0))
+
+
+def test_bounds_name_every_term() -> None:
+    bounds = build().bounds(BATCH)
+    assert set(bounds) == {"ideal", "uniform", "collapsed", "batch_limit"}
+    names = {"invariance", "diagonal_entropy", "off_diagonal_entropy", "total"}
+    assert all(set(row) == names for row in bounds.values())
+    assert bounds["ideal"]["total"] < bounds["batch_limit"]["total"] < bounds["collapsed"]["total"]

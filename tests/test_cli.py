@@ -1,0 +1,315 @@
+"""The command line as a person meets it: its options, and one sentence for every bad input."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from imsvd import cli
+from imsvd.recipes import RECIPES
+from tests.datasets.malformed import MALFORMED
+from tests.test_api import write_images
+from tests.training import tiny
+from tests.training.processes import ENVIRONMENT, saved_step
+from tests.training.tiny import CommandLine
+
+OPTIONS = {
+    "": ["--version"],
+    "demo": ["--out", "--set"],
+    "pretrain": ["data", "--out", "--recipe", "--method", "--set"],
+    "recipes": ["name", "--keys"],
+    "info": ["run"],
+    "evaluate knn": ["run", "data", "--k"],
+    "evaluate linear-probe": ["run", "data"],
+    "bench loss": ["--sizes", "--ranks", "--repeats", "--output"],
+}
+
+
+def options_of(command: typer.models.TyperInfo | object, prefix: str = "") -> dict[str, list[str]]:
+    names = [
+        parameter.opts[0]
+        for parameter in command.params  # type: ignore[attr-defined]
+        if parameter.opts[0] != "--help"
+    ]
+    found = {prefix.strip(): names} if names else {}
+    for name, child in getattr(command, "commands", {}).items():
+        found |= options_of(child, f"{prefix} {name}")
+    return found
+
+
+def test_the_options_change_only_deliberately() -> None:
+    assert options_of(typer.main.get_command(cli.app)) == OPTIONS
+
+
+def test_recipes_are_listed_with_their_commands(command: CommandLine) -> None:
+    assert command(["recipes"]) == 0
+    for name in RECIPES:
+        assert f"\n{name}\n" in f"\n{command.out}"
+    assert command.out.count("Command: ") == len(RECIPES)
+
+
+def test_a_recipe_is_shown_as_yaml_and_keys_one_by_one(command: CommandLine) -> None:
+    assert command(["recipes", "shapes"]) == 0
+    assert "batch_size: " in command.out
+    assert command(["recipes", "--keys"]) == 0
+    assert "optimizer.lr" in command.out.splitlines()
+
+
+def test_the_version_is_shown(command: CommandLine) -> None:
+    assert command(["--version"]) == 0
+    assert command.out.startswith("imsvd 0.")
+
+
+def test_info_tells_where_a_run_stands(command: CommandLine, trained: Path) -> None:
+    assert command(["info", str(trained)]) == 0
+    words = command.out.split()
+    assert words[words.index("epochs") + 1 :][:3] == ["2", "of", "2"]
+    assert "imsvd on resnet18" in command.out
+    command.refuses(["info", str(trained.parent)], "holds no run")
+
+
+def test_a_run_ends_with_everything_in_its_folder(command: CommandLine, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert command(tiny.arguments("shapes:64", out)) == 0
+    assert {path.name for path in out.iterdir()} == {
+        "checkpoints",
+        "config.yaml",
+        "encoder.json",
+        "encoder.safetensors",
+        "metrics.jsonl",
+        "tensorboard",
+        "training.png",
+    }
+    assert "Encoder: " in command.out
+    assert all(len(line) <= 80 for line in command.out.splitlines() if "Encoder" not in line)
+
+
+@pytest.mark.parametrize(
+    ("settings", "phrases"),
+    [
+        (["training.batchsize=4"], ["no setting", "did you mean training.batch_size?"]),
+        (["method.projector=[16, 18]"], ["Width 18 is not divisible by units 4", "16 or 20"]),
+        (["training.batch_size=65"], ["batch_size=65", "dataset of 64 images"]),
+        (["training.accumulate_batches=2"], ["gradient accumulation is refused", "not the mean"]),
+        (["backbone.name=resnet81"], ["'resnet81' is not a timm model"]),
+        (["backbone.options.layerz=1"], ["do not fit 'resnet18'"]),
+        (["compute.accelerator=gpu"], ["compute.accelerator=gpu"]),
+        (["seed"], ["has no '='"]),
+    ],
+)
+def test_bad_settings(
+    settings: list[str], phrases: list[str], command: CommandLine, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    command.refuses(tiny.arguments("shapes:64", out, *settings), *phrases)
+    assert not (out / "checkpoints").exists()
+    # The mistake corrected, the same folder serves.
+    assert command(tiny.arguments("shapes:64", out)) == 0
+
+
+def test_unknown_recipe_and_method(command: CommandLine, tmp_path: Path) -> None:
+    base = ["pretrain", "shapes:64", "--out", str(tmp_path / "run")]
+    command.refuses([*base, "--recipe", "cifar11"], "no recipe 'cifar11'", "cifar10")
+    command.refuses([*base, "--method", "imsdv"], "no method 'imsdv'", "imsvd")
+    assert not (tmp_path / "run").exists()
+
+
+def test_missing_and_empty_folders(command: CommandLine, tmp_path: Path) -> None:
+    out, empty = tmp_path / "run", tmp_path / "empty"
+    empty.mkdir()
+    for arguments in (["--recipe", "shapes"], []):
+        tail = [*arguments, "--out", str(out)]
+        command.refuses(["pretrain", str(tmp_path / "none"), *tail], "there is no folder")
+        command.refuses(["pretrain", str(empty), *tail], "holds no images")
+        command.refuses(["pretrain", "shapez", *tail], "did you mean shapes?")
+    assert not out.exists()
+
+
+BAD = ("text.jpg", "half.jpg", "empty.jpg", "bomb.png")
+
+
+@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_folder_of_nothing_but_bad_images(
+    name: str, workers: int, command: CommandLine, tmp_path: Path
+) -> None:
+    content, reason = MALFORMED[name]
+    data = tmp_path / "data"
+    data.mkdir()
+    for number in range(40):
+        (data / f"{number}-{name}").write_bytes(content)
+    command.refuses(
+        tiny.arguments(data, tmp_path / "run", f"compute.workers={workers}"),
+        "none of the 40 images can be read",
+        reason,
+    )
+
+
+def folder_with_bad_images(folder: Path, good: int, bad: int, side: int) -> Path:
+    write_images(folder, good, side)
+    for number in range(bad):
+        name = BAD[number % len(BAD)]
+        (folder / f"0000-{number}-{name}").write_bytes(MALFORMED[name][0])
+    return folder
+
+
+PATHS = pytest.mark.parametrize(
+    ("side", "workers"), [(32, 0), (100, 0), (100, 2)], ids=["memory", "streamed", "workers"]
+)
+
+
+@PATHS
+def test_a_few_bad_images_are_replaced_counted_and_listed(
+    side: int, workers: int, command: CommandLine, tmp_path: Path
+) -> None:
+    data = folder_with_bad_images(tmp_path / "data", good=396, bad=4, side=side)
+    out = tmp_path / "run"
+    settings = (f"compute.workers={workers}", "training.batch_size=200", "views.views.0.size=16")
+    assert command(tiny.arguments(data, out, *settings, "views.views.1.size=16")) == 0
+    listed = (out / "bad_images.jsonl").read_text()
+    assert len(listed.splitlines()) == 4
+    assert all(name in listed for name in BAD)
+    assert "4 unreadable images were replaced" in " ".join(command.out.split())
+    assert len((out / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+@PATHS
+def test_too_many_bad_images_stop_the_run(
+    side: int, workers: int, command: CommandLine, tmp_path: Path
+) -> None:
+    data = folder_with_bad_images(tmp_path / "data", good=147, bad=3, side=side)
+    settings = (f"compute.workers={workers}", "views.views.0.size=16", "views.views.1.size=16")
+    arguments = tiny.arguments(data, tmp_path / "run", *settings, "training.batch_size=150")
+    command.refuses(arguments, "of 150 images", "more than the 1.0% allowed", "bad_images.jsonl")
+    listed = (tmp_path / "run" / "bad_images.jsonl").read_text()
+    assert 2 <= len(listed.splitlines()) <= 3
+    assert command([*arguments, "--set", "data.bad_image_limit=0.1"]) == 0
+
+
+def test_another_configuration_is_refused_by_key_and_values(
+    command: CommandLine, trained: Path
+) -> None:
+    before = {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()}
+    command.refuses(
+        tiny.arguments("shapes:128", trained, "training.epochs=7"), "training.epochs=2, not 7"
+    )
+    assert {path: path.read_bytes() for path in trained.rglob("*") if path.is_file()} == before
+
+
+def test_a_folder_that_holds_no_run_is_refused(command: CommandLine, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    command.refuses(tiny.arguments("shapes:64", tmp_path), "not a run", "--out")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def interrupted(trained: Path, folder: Path) -> Path:
+    """A copy of the finished run from which the last checkpoint is missing."""
+    run = Path(shutil.copytree(trained, folder / "run"))
+    last = saved_step(run)
+    for path in (run / "checkpoints").glob(f"step-{last:09d}.*"):
+        path.unlink()
+    return run
+
+
+def flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_used(
+    command: CommandLine, trained: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    newest = max((run / "checkpoints").glob("*.safetensors"))
+    expected = (run / "encoder.safetensors").read_bytes()
+    (run / "encoder.safetensors").unlink()
+    flip_a_byte(newest)
+    assert command(tiny.arguments("shapes:128", run)) == 0
+    said = "".join(command.out.split())
+    assert f"{newest.name}isdamaged" in said
+    assert "Usingthecheckpointbeforeit" in said
+    assert (run / "encoder.safetensors").read_bytes() == expected
+
+
+def test_nothing_but_damaged_checkpoints_is_one_sentence(
+    command: CommandLine, trained: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    for path in (run / "checkpoints").glob("*.safetensors"):
+        flip_a_byte(path)
+    command.refuses(tiny.arguments("shapes:128", run), "is damaged", "No good one is left")
+    assert len(list((run / "checkpoints").iterdir())) == 4
+
+
+def test_a_full_disk_while_saving_loses_nothing(
+    command: CommandLine, trained: Path, tmp_path: Path
+) -> None:
+    run = interrupted(trained, tmp_path)
+    step = saved_step(run)
+    # The kernel itself says that /dev/full is full.
+    name = f".step-{2 * step:09d}.safetensors.{os.getpid()}.tmp"
+    trap = run / "checkpoints" / name
+    command_line = tiny.arguments("shapes:128", run)
+    with pytest.MonkeyPatch.context() as patch:
+        # Leftovers are cleared before training begins; the disk fills up after that.
+        patch.setattr(
+            "imsvd.runs.RunFolder.remove_leftovers", lambda _: trap.symlink_to("/dev/full")
+        )
+        command.refuses(command_line, "the disk is full", "run the same command to resume")
+    assert saved_step(run) == step
+    assert command(command_line) == 0
+    expected = (trained / "encoder.safetensors").read_bytes()
+    assert (run / "encoder.safetensors").read_bytes() == expected
+
+
+def test_a_full_disk_while_logging_is_one_sentence(
+    command: CommandLine, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = interrupted(trained, tmp_path)
+
+    def replace_by_full_device(self: object, records: object) -> None:
+        (run / "metrics.jsonl").unlink()
+        (run / "metrics.jsonl").symlink_to("/dev/full")
+
+    monkeypatch.setattr("imsvd.runs.RunFolder.rewrite_metrics", replace_by_full_device)
+    command.refuses(tiny.arguments("shapes:128", run), "the disk is full")
+
+
+def test_changed_data_are_noticed_when_resuming(command: CommandLine, tmp_path: Path) -> None:
+    data = write_images(tmp_path / "data", 64)
+    out = tmp_path / "run"
+    assert command(tiny.arguments(data, out)) == 0
+    (data / "0003.png").rename(data / "renamed.png")
+    command.refuses(tiny.arguments(data, out), "are not those", "was trained on")
+
+
+def test_a_loss_that_explodes_is_not_saved(command: CommandLine, tmp_path: Path) -> None:
+    settings = ("optimizer.name=sgd", "optimizer.lr=1e30", "optimizer.scale_lr=false")
+    out = tmp_path / "run"
+    command.refuses(
+        tiny.arguments("shapes:128", out, *settings), "no longer finite", "lower optimizer.lr"
+    )
+    assert saved_step(out) <= 4
+
+
+@pytest.mark.parametrize("verb", ["knn", "linear-probe"])
+def test_evaluating_what_is_no_run(verb: str, command: CommandLine, tmp_path: Path) -> None:
+    command.refuses(["evaluate", verb, str(tmp_path), "shapes"], "is not a run folder")
+
+
+def test_bad_input_from_a_shell_is_one_line_and_code_2(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "imsvd", "pretrain", "/none", "--out", str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+        check=False,
+    )
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr == "imsvd: there is no folder /none\n"

@@ -1,0 +1,134 @@
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+from imsvd.datasets import open_source
+from imsvd.errors import Interrupted
+from imsvd.methods import Method
+from imsvd.runs import RunFolder
+from imsvd.training import loop, train
+from imsvd.training.online import OnlineKNN
+from tests.test_api import write_images
+from tests.training import tiny
+from tests.training.processes import ENVIRONMENT, saved_step
+
+QUIET = Console(quiet=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("step", [1, 3, 4])
+def test_a_signal_stops_after_the_step_it_arrives_in(
+    number: signal.Signals, step: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def send(self: Method, progress: float) -> None:
+        if progress == step / 8:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(Method, "after_step", send)
+    handler = signal.getsignal(number)
+    with pytest.raises(Interrupted) as caught:
+        train(tiny.config(), RunFolder(tmp_path / "run"), QUIET)
+    assert caught.value.exit_code == 128 + number
+    assert saved_step(tmp_path / "run") == step
+    assert signal.getsignal(number) == handler
+
+
+@pytest.mark.parametrize("name", ["save_encoder", "save_checkpoint"])
+def test_a_kill_between_the_last_files_still_gives_the_last_encoder(
+    name: str, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunFolder(tmp_path / "run")
+    save = getattr(loop, name)
+    calls = 0
+
+    def save_and_die(*arguments: object) -> None:
+        nonlocal calls
+        calls += 1
+        save(*arguments)
+        if calls == 2:
+            raise SystemError
+
+    monkeypatch.setattr(loop, name, save_and_die)
+    with pytest.raises(SystemError):
+        train(tiny.config(), run, QUIET)
+    monkeypatch.undo()
+    train(tiny.config(), run, QUIET)
+    assert run.encoder_weights.read_bytes() == (trained / "encoder.safetensors").read_bytes()
+
+
+def test_streamed_images_and_stochastic_depth_resume_exactly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_images(tmp_path / "data", 24, side=100)
+    config = tiny.config(
+        "training.batch_size=8",
+        "backbone.options.drop_path_rate=0.5",
+        "compute.workers=1",
+        data=data,
+    )
+    whole, parts = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "parts")
+    train(config, whole, QUIET)
+
+    def stop(self: Method, progress: float) -> None:
+        if progress == 2 / 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Method, "after_step", stop)
+    with pytest.raises(Interrupted):
+        train(config, parts, QUIET)
+    monkeypatch.undo()
+    train(config, parts, QUIET)
+    assert parts.encoder_weights.read_bytes() == whole.encoder_weights.read_bytes()
+
+
+def test_unlabelled_images_train_without_knn(tmp_path: Path) -> None:
+    data = write_images(tmp_path / "data", 40)
+    run = RunFolder(tmp_path / "run")
+    train(tiny.config(data=data), run, QUIET)
+    assert [record.get("knn") for record in run.metrics()] == [None, None]
+
+
+def test_labelled_images_get_knn_when_it_is_due(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path / "run")
+    train(tiny.config("training.epochs=3", "training.knn_every=2"), run, QUIET)
+    measured = [record.get("knn") for record in run.metrics()]
+    assert measured[0] is None
+    assert set(measured[1]) == set(measured[2]) == {"knn_20"}  # type: ignore[arg-type]
+
+
+def test_a_test_split_without_labels_is_not_asked(tmp_path: Path) -> None:
+    write_images(tmp_path / "train", 20, classes=2)
+    write_images(tmp_path / "test", 5)
+    config = tiny.config(data=tmp_path)
+    online = OnlineKNN(config, open_source(tmp_path), torch.device("cpu"))
+    assert online.queries.labels is not None
+    names = [
+        {source.identity(index) for index in range(len(source))}
+        for source in (online.bank, online.queries)
+    ]
+    assert (len(names[0]), len(names[1])) == (16, 4)
+    assert not names[0] & names[1]
+
+
+def test_two_processes_train_one_run_with_one_log(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    settings = ("compute.devices=2", "compute.checkpoint_minutes=1e-9")
+    command = [sys.executable, "-m", "imsvd", *tiny.arguments("shapes:128", run, *settings)]
+    result = subprocess.run(
+        command, capture_output=True, text=True, env=ENVIRONMENT, check=False, timeout=240
+    )
+    assert result.returncode == 0, result.stderr
+    assert [record["epoch"] for record in RunFolder(run).metrics()] == [1, 2]
+    assert result.stdout.count("Encoder: ") == 1
+    assert len(list((run / "tensorboard").iterdir())) == 1
+    assert saved_step(run) == 8
+    # One process goes on where two have stopped: where it runs is no part of what it is.
+    shutil.copytree(run, tmp_path / "copy")
+    train(tiny.config(), RunFolder(tmp_path / "copy"), QUIET)

@@ -1,0 +1,92 @@
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from imsvd.errors import InputError
+from imsvd.methods import IMSVD, IMSVDSettings, MethodOutput
+from imsvd.runs import RunFolder
+from imsvd.training.metrics import EpochMetrics, MetricsLog
+from tests.methods.test_imsvd import NormFree
+from tests.training import tiny
+
+
+def output(loss: float) -> MethodOutput:
+    value = torch.tensor(loss)
+    return MethodOutput(value, {"invariance": value * 2}, torch.eye(4), torch.zeros(4, 8))
+
+
+def filled(*losses: float) -> EpochMetrics:
+    metrics = EpochMetrics()
+    method = IMSVD(IMSVDSettings(projector=(8,), units=4), NormFree())
+    for loss in losses:
+        metrics.update(output(loss), method.statistics(output(loss).embedding))
+    return metrics
+
+
+def summary(metrics: EpochMetrics) -> dict[str, object]:
+    method = IMSVD(IMSVDSettings(projector=(8,), units=4), NormFree())
+    return metrics.summarise(method, torch.eye(4))
+
+
+def test_an_epoch_is_the_mean_of_its_steps() -> None:
+    record = summary(filled(1.0, 2.0, 6.0))
+    assert record["loss"] == 3.0
+    assert record["terms"] == {"invariance": 6.0}
+    assert set(record["health"]) == {  # type: ignore[call-overload]
+        "share_above_0.9",
+        "share_above_0.99",
+        "dead_units",
+        "effective_rank",
+    }
+
+
+def test_an_interrupted_epoch_goes_on() -> None:
+    resumed = EpochMetrics()
+    resumed.load_state_dict(filled(1.0, 2.0).state_dict())
+    resumed.update(output(6.0), {})
+    assert summary(resumed)["loss"] == 3.0
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_loss_that_is_no_number_is_noticed(bad: float) -> None:
+    assert EpochMetrics().finite()
+    assert filled(1.0).finite()
+    assert not filled(1.0, bad, 1.0).finite()
+
+
+def test_the_log_drops_epochs_that_are_trained_again_and_torn_lines(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    for epochs in (0, 2):
+        log = MetricsLog(run, tiny.config(), first_epoch=epochs)
+        for epoch in (epochs + 1, epochs + 2, epochs + 3):
+            log.write({"epoch": epoch, "loss": float(epoch), "terms": {"a": 1.0}, "note": "x"})
+        log.close()
+        with run.metrics_file.open("a") as file:
+            file.write('{"epoch": 9, "lo')
+    assert [record["epoch"] for record in run.metrics()] == [1, 2, 3, 4, 5]
+    assert json.loads(run.metrics_file.read_text().splitlines()[0])["terms"] == {"a": 1.0}
+
+
+def test_tensorboard_gets_every_number(tmp_path: Path) -> None:
+    log = MetricsLog(RunFolder(tmp_path), tiny.config(), first_epoch=0)
+    log.write({"epoch": 1, "loss": 2.5, "terms": {"invariance": 0.5}})
+    log.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))  # type: ignore[no-untyped-call]
+    events.Reload()  # type: ignore[no-untyped-call]
+    scalars = {tag: events.Scalars(tag)[0] for tag in events.Tags()["scalars"]}  # type: ignore[no-untyped-call]
+    assert {tag: (event.step, event.value) for tag, event in scalars.items()} == {
+        "loss": (1, 2.5),
+        "terms/invariance": (1, 0.5),
+    }
+
+
+def test_wandb_without_the_package_gets_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(InputError, match=r"pip install imsvd\[wandb\]"):
+        MetricsLog(RunFolder(tmp_path), tiny.config("compute.wandb=true"), first_epoch=0)
