@@ -91,4 +91,4 @@ def test_evaluation_needs_labels(trained: Path, tmp_path: Path) -> None:
 
 def test_a_public_name_that_does_not_exist_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'pretrian'"):
-        imsvd.pretrian  # type: ignore[attr-defined]  # noqa: B018
+        imsvd.pretrian  # noqa: B018

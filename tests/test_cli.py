@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -29,12 +30,8 @@ OPTIONS = {
 }
 
 
-def options_of(command: typer.models.TyperInfo | object, prefix: str = "") -> dict[str, list[str]]:
-    names = [
-        parameter.opts[0]
-        for parameter in command.params  # type: ignore[attr-defined]
-        if parameter.opts[0] != "--help"
-    ]
+def options_of(command: Any, prefix: str = "") -> dict[str, list[str]]:
+    names = [parameter.opts[0] for parameter in command.params if parameter.opts[0] != "--help"]
     found = {prefix.strip(): names} if names else {}
     for name, child in getattr(command, "commands", {}).items():
         found |= options_of(child, f"{prefix} {name}")

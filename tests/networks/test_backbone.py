@@ -49,7 +49,7 @@ def test_a_zero_initialised_block_passes_its_input_on() -> None:
     backbone = build_backbone(
         BackboneSettings(name="resnet18", options={**TINY, "stem_type": "deep", "stem_width": 4})
     ).eval()
-    block = backbone.layer1[0]  # type: ignore[index]
+    block = backbone.get_submodule("layer1.0")
     features = torch.rand(2, 8, 4, 4)
     assert torch.equal(block(features), features)
 

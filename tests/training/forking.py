@@ -7,7 +7,7 @@ killed, without paying seconds for imports every time.
 import json
 import os
 import sys
-from pathlib import Path
+import traceback
 
 from imsvd import api, cli, figures
 
@@ -35,8 +35,8 @@ def serve() -> None:
             code = 1
             try:
                 code = _run(arguments, output)
-            except BaseException as error:  # noqa: BLE001
-                Path(output).open("a").write(repr(error))
+            except BaseException:
+                traceback.print_exc()
             finally:
                 sys.stdout.flush()
                 os._exit(code)

@@ -152,7 +152,7 @@ def test_when_nothing_can_be_read_one_sentence_says_so(workers: int, tmp_path: P
     for number in range(SIZE):
         (tmp_path / f"{number}.png").write_bytes(b"")
     with pytest.raises(
-        InputError, match="^none of the 6 images can be read; the first is"
+        InputError, match=r"^none of the 6 images can be read; the first is"
     ) as caught:
         streamed(open_source(tmp_path), workers)
     assert "\n" not in str(caught.value)

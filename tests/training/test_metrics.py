@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
+    EventAccumulator,
+)
 
 from imsvd.errors import InputError
 from imsvd.methods import IMSVD, IMSVDSettings, MethodOutput
@@ -75,9 +77,9 @@ def test_tensorboard_gets_every_number(tmp_path: Path) -> None:
     log = MetricsLog(RunFolder(tmp_path), tiny.config(), first_epoch=0)
     log.write({"epoch": 1, "loss": 2.5, "terms": {"invariance": 0.5}})
     log.close()
-    events = EventAccumulator(str(tmp_path / "tensorboard"))  # type: ignore[no-untyped-call]
-    events.Reload()  # type: ignore[no-untyped-call]
-    scalars = {tag: events.Scalars(tag)[0] for tag in events.Tags()["scalars"]}  # type: ignore[no-untyped-call]
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    scalars = {tag: events.Scalars(tag)[0] for tag in events.Tags()["scalars"]}
     assert {tag: (event.step, event.value) for tag, event in scalars.items()} == {
         "loss": (1, 2.5),
         "terms/invariance": (1, 0.5),

@@ -88,7 +88,7 @@ def test_lars_carries_momentum() -> None:
     model = network()
     optimizer = build_optimizer(model, override(Config(), ["optimizer.name=lars"]))
     set_learning_rate(optimizer, 1.0)
-    bias = model[0].bias
+    bias = model.get_parameter("0.bias")
     before = bias.detach().clone()
     for _ in range(2):
         for parameter in model.parameters():

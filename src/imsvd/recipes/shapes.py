@@ -13,14 +13,15 @@ def shapes() -> Config:
     Hardware: two CPU cores
     """
     # A crop must keep the object in sight, and colour must not be enough to recognise an image.
-    view = cifar_views(32).views[0].model_copy(update={"crop_scale": (0.5, 1.0), "hue": 0.5})
+    view = cifar_views(32).views[0].model_copy(update={"crop_scale": (0.5, 1.0), "hue": 0.2})
     return Config(
         data=DataSettings(source="shapes"),
-        backbone=small_resnet(),
-        method=IMSVDSettings(projector=(512, 512), units=16),
+        # The object is small: its features must not be averaged away against the background.
+        backbone=small_resnet(global_pool="max"),
+        method=IMSVDSettings(projector=(512, 512), units=8),
         views=ViewsSettings(views=(view, view)),
         optimizer=OptimizerSettings(
-            name="adamw", lr=2e-3, scale_lr=False, weight_decay=1e-4, warmup_epochs=1
+            name="adamw", lr=3e-3, scale_lr=False, weight_decay=1e-4, warmup_epochs=1
         ),
-        training=TrainingSettings(epochs=12, batch_size=128, knn_every=4, knn_samples=2000),
+        training=TrainingSettings(epochs=14, batch_size=64, knn_every=4, knn_samples=2000),
     )

@@ -3,7 +3,7 @@
 from imsvd.networks import BackboneSettings
 
 
-def small_resnet(last_channels: int = 128) -> BackboneSettings:
+def small_resnet(last_channels: int = 128, global_pool: str = "avg") -> BackboneSettings:
     """A ResNet with one block per stage, from 16 channels on, at the full resolution of small images."""
     return BackboneSettings(
         name="resnet18",
@@ -14,5 +14,6 @@ def small_resnet(last_channels: int = 128) -> BackboneSettings:
             # With `stem` other than native only the width of timm's deep stem is used: 2 × stem_width.
             "stem_type": "deep",
             "stem_width": 8,
+            "global_pool": global_pool,
         },
     )

@@ -41,7 +41,12 @@ class OnlineKNN:
     def _features(self, backbone: nn.Module, source: ImageSource) -> Features:
         view = self.config.views.views[0]
         return extract_features(
-            backbone, source, size=self.config.views.whole_image_size, mean=view.mean, std=view.std, device=self.device
+            backbone,
+            source,
+            size=self.config.views.whole_image_size,
+            mean=view.mean,
+            std=view.std,
+            device=self.device,
         )
 
 
