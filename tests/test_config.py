@@ -130,3 +130,9 @@ def test_a_path_with_any_characters_survives_the_file(tmp_path: Path) -> None:
     source = str(tmp_path / "ünï code")
     config = override(Config(), [f"data.source={source}"])
     assert from_yaml(to_yaml(config), "config.yaml").data.source == source
+
+
+def test_a_third_view_is_refused() -> None:
+    views = [view.model_dump(mode="json") for view in recipe("shapes").views.views]
+    with pytest.raises(InputError, match="compares two views"):
+        override(recipe("shapes"), [f"views.views={json.dumps([*views, views[0]])}"])

@@ -122,6 +122,15 @@ class Config(Settings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_number_of_views(self) -> Config:
+        if len(self.views.views) != 2:
+            count = len(self.views.views)
+            raise ValueError(
+                f"{self.method.name} compares two views, and views.views lists {count}"
+            )
+        return self
+
     @property
     def peak_lr(self) -> float:
         """The learning rate at the end of warm-up."""

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from imsvd.datasets import open_source
-from imsvd.errors import Interrupted
+from imsvd.errors import InputError, Interrupted
 from imsvd.methods import Method
 from imsvd.runs import RunFolder
 from imsvd.training import loop, train
@@ -132,3 +132,11 @@ def test_two_processes_train_one_run_with_one_log(tmp_path: Path) -> None:
     # One process goes on where two have stopped: where it runs is no part of what it is.
     shutil.copytree(run, tmp_path / "copy")
     train(tiny.config(), RunFolder(tmp_path / "copy"), QUIET)
+
+
+def test_a_backbone_that_cannot_take_the_views_is_refused_before_training(tmp_path: Path) -> None:
+    config = tiny.config("backbone={name: vit_tiny_patch16_224}")
+    with pytest.raises(
+        InputError, match=r"'vit_tiny_patch16_224' cannot take images of \d+ pixels"
+    ):
+        train(config, RunFolder(tmp_path / "run"), QUIET)

@@ -85,7 +85,9 @@ class Trainer:
         self.step = 0
         self.seconds = 0.0
         seed_random_state(config.seed)
-        self.method = prepare(build_method(config.method, build_backbone(config.backbone)), fabric)
+        method = build_method(config.method, build_backbone(config.backbone))
+        check_view_sizes(method, config)
+        self.method = prepare(method, fabric)
         self.model, self.optimizer = fabric.setup(self.method, build_optimizer(self.method, config))
         self.metrics = EpochMetrics()
         self.online = (
@@ -232,6 +234,20 @@ class Trainer:
 
     def _weights(self) -> dict[str, Tensor]:
         return dict(self.method.state_dict())
+
+
+def check_view_sizes(method: Method, config: Config) -> None:
+    """Let one empty image of each size through, so that a misfit is found before any data are read."""
+    for size in {view.size for view in config.views.views} | {config.views.whole_image_size}:
+        try:
+            with torch.no_grad():
+                method.backbone.eval()(torch.zeros(1, 3, size, size))
+        except (RuntimeError, AssertionError) as error:
+            raise InputError(
+                f"backbone {config.backbone.name!r} cannot take images of {size} pixels "
+                f"({str(error).splitlines()[0].rstrip('.')}); change views or backbone.options."
+            ) from error
+    method.backbone.train()
 
 
 def prepare(method: Method, fabric: Fabric) -> Method:
