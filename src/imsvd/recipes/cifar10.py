@@ -32,12 +32,14 @@ def cifar10() -> Config:
 
 
 def cifar10_cpu() -> Config:
-    """A small ResNet for 10,000 CIFAR-10 images (the first 1,000 of each class), on 24-pixel views.
+    """A small ResNet on 24-pixel views, for the first 1,000 images of each class (10,000 in all).
 
     Command: imsvd pretrain DIR --recipe cifar10-cpu --out runs/cifar10-cpu
-    Hardware: two CPU cores
+    Hardware: two CPU cores, 13 minutes
+    Expected: kNN-20 50 %, linear probe 57 % on the 10,000 test images (one seed)
     """
-    views = cifar_views(24).model_copy(update={"evaluation_size": 32})
+    # Crops make objects look larger in training than they are; enlarging whole images makes up for it.
+    views = cifar_views(24).model_copy(update={"evaluation_size": 40})
     return Config(
         data=DataSettings(source="cifar10"),
         backbone=small_resnet(last_channels=192),
