@@ -27,6 +27,7 @@ OPTIONS = {
     "evaluate knn": ["run", "data", "--k"],
     "evaluate linear-probe": ["run", "data"],
     "bench loss": ["--sizes", "--ranks", "--repeats", "--output"],
+    "bench views": ["images", "--small", "--seconds", "--output"],
 }
 
 

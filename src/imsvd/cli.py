@@ -142,6 +142,23 @@ def bench_loss(
     run_bench(_number_pairs(sizes), _numbers(ranks), repeats, console, output=output)
 
 
+@bench.command("views")
+def bench_views(
+    images: Annotated[Path, typer.Argument(help="A folder of full-size JPEGs.")],
+    small: Annotated[
+        Path | None, typer.Option(help="A folder of small images, such as CIFAR-10.")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="Processor time of one measurement.")] = 3,
+    output: Annotated[
+        Path | None, typer.Option(help="Also write the table here, as .json and .md.")
+    ] = None,
+) -> None:
+    """Images per second and core through our augmentation and through its alternatives."""
+    from imsvd.bench.views import run as run_bench  # noqa: PLC0415
+
+    run_bench(images, small, seconds, console, output)
+
+
 @app.command()
 def recipes(
     name: Annotated[str | None, typer.Argument(help="Show this recipe's settings in full.")] = None,

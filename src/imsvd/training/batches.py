@@ -19,18 +19,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from imsvd.datasets import BadImage, ImageSource, read_or_replace
+from imsvd.datasets import BadImage, ImageSource
 from imsvd.errors import InputError
-from imsvd.views import (
-    ViewsSettings,
-    keyed_uniforms,
-    make_view,
-    make_views_batched,
-    sample_parameters,
-)
+from imsvd.training.samples import Sample, make_samples, stack_views
+from imsvd.views import ViewsSettings, keyed_uniforms, make_views_batched, sample_parameters
 
 Indices = npt.NDArray[np.int64]
-Sample = tuple[list[Tensor], list[BadImage]]
 
 ORDER_STREAM = 2**16 - 1
 """The "view" number whose random stream shuffles the epoch; no real view has it."""
@@ -197,33 +191,22 @@ class _StepSampler(Sampler[list[tuple[int, int]]]):
 
 
 class _ViewDataset(Dataset[Sample]):
-    """Reads one image and makes its views."""
+    """Reads images and makes their views."""
 
     def __init__(self, source: ImageSource, views: ViewsSettings, seed: int) -> None:
         self.source, self.views, self.seed = source, views, seed
 
     def __getitem__(self, key: tuple[int, int]) -> Sample:
-        epoch, index = key
-        image, _, bad = read_or_replace(self.source, index)
-        height, width = np.array(image.shape[-2:]).reshape(2, 1)
-        views = []
-        for number, view in enumerate(self.views.views):
-            # Keyed on the slot, not on the replacement: the rest of the epoch stays as it was.
-            parameters = sample_parameters(
-                view,
-                height,
-                width,
-                seed=self.seed,
-                epoch=epoch,
-                indices=np.array([index]),
-                view=number,
-            )
-            views.append(make_view(image, parameters, 0, view))
-        return views, bad
+        return self.__getitems__([key])[0]
+
+    def __getitems__(self, keys: list[tuple[int, int]]) -> list[Sample]:
+        """All samples of a step at once, as a loader asks for them: their epoch is the same."""
+        epoch, _ = keys[0]
+        return make_samples(self.source, self.views, self.seed, epoch, [index for _, index in keys])
 
 
 def _collate(samples: list[Sample]) -> Batch:
-    views = [torch.stack(view) for view in zip(*(views for views, _ in samples), strict=True)]
+    views = [stack_views(view) for view in zip(*(views for views, _ in samples), strict=True)]
     return Batch(views, [bad for _, found in samples for bad in found])
 
 

@@ -1,0 +1,197 @@
+"""`imsvd bench views`: two views of an image, by our pipeline and by those people use instead.
+
+Every measurement runs in a fresh process on one thread; repeats go round all contenders in turn, so
+that a slow minute of the machine falls on all of them. The table shows medians.
+"""
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from imsvd.bench.loss import environment
+from imsvd.bench.views_case import Case, Measurement
+from imsvd.bench.views_pipelines import CONTENDERS, Task
+from imsvd.errors import InputError
+
+TITLES: dict[Task, str] = {
+    "photographs": "JPEG files to two 224-pixel views",
+    "small": "32-pixel images in memory to two views",
+}
+_PACKAGES = ("torchvision", "pillow", "opencv-python-headless", "simplejpeg")
+_COMPETITORS = ("lightly", "albumentations", "kornia")
+# Every batch is as large as the one before. Keeping its memory, rather than giving it back to the
+# system and taking it again, spares all contenders page faults that can cost more than the work.
+_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
+
+
+class Row(NamedTuple):
+    """One line of the table.
+
+    Attributes:
+        task: key of `TITLES`.
+        contender: key of `CONTENDERS`.
+        images_per_second: median on one core, each image made into two views, or None if skipped.
+        milliseconds: of one core per image, or None.
+        times_ours: images a second of ours over those of this one, or None.
+        skipped: why it was not measured, or empty.
+    """
+
+    task: Task
+    contender: str
+    images_per_second: float | None = None
+    milliseconds: float | None = None
+    times_ours: float | None = None
+    skipped: str = ""
+
+
+def run(
+    images: Path | None,
+    small: Path | None = None,
+    seconds: float = 3.0,
+    console: Console | None = None,
+    output: Path | None = None,
+    *,
+    repeats: int = 3,
+    contenders: Sequence[str] = tuple(CONTENDERS),
+) -> list[Row]:
+    """Measure, show the tables, and write `output` as .json and .md if given.
+
+    Args:
+        images: folder of JPEG photographs, or None to leave them out.
+        small: folder of small images of one size, or None to leave them out.
+        seconds: processor time of one measurement, rounded up to a whole pass over the images.
+        console: where progress and the tables go.
+        output: path of the results, whose suffix is replaced.
+        repeats: fresh processes per contender.
+        contenders: keys of `CONTENDERS`.
+    """
+    console = console or Console()
+    folders: dict[Task, Path | None] = {"photographs": images, "small": small}
+    if repeats < 1 or seconds <= 0:
+        raise InputError("repeats must be at least 1 and seconds more than 0.")
+    if not any(folders.values()):
+        raise InputError("give a folder of photographs, of small images, or both.")
+    cases = [
+        Case(contender, task, str(folder), seconds)
+        for task, folder in folders.items()
+        if folder is not None
+        for contender in contenders
+    ]
+    reasons = {case: _reason_to_skip(case) for case in cases}
+    measured = _measure_all([case for case in cases if not reasons[case]], repeats, console)
+    rows = _with_ratios([_row(case, measured.get(case), reasons[case]) for case in cases])
+    for task in TITLES:
+        if any(row.task == task for row in rows):
+            console.print(_table(task, rows))
+    if output is not None:
+        write(rows, output)
+    return rows
+
+
+def _reason_to_skip(case: Case) -> str:
+    missing = [
+        name for name in CONTENDERS[case.contender].needs if importlib.util.find_spec(name) is None
+    ]
+    return f"{' and '.join(missing)} not installed" if missing else ""
+
+
+def _measure_all(
+    cases: Sequence[Case], repeats: int, console: Console
+) -> dict[Case, list[Measurement]]:
+    measured: dict[Case, list[Measurement]] = {case: [] for case in cases}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
+        task = progress.add_task("", total=repeats * len(cases))
+        for case in list(cases) * repeats:
+            progress.update(task, description=f"{CONTENDERS[case.contender].label}, {case.task}")
+            measured[case].append(_measure(case))
+            progress.advance(task)
+    return measured
+
+
+def _measure(case: Case) -> Measurement:
+    """Run one case in a fresh process."""
+    command = [sys.executable, "-m", "imsvd.bench.views_case", json.dumps(case._asdict())]
+    variables = {**os.environ, **_MEMORY, "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=variables, check=False)
+    if ended.returncode:
+        raise RuntimeError(
+            f"{case} ended with exit code {ended.returncode}; its error is printed above."
+        )
+    return Measurement(**json.loads(ended.stdout.splitlines()[-1]))
+
+
+def _row(case: Case, measurements: list[Measurement] | None, reason: str) -> Row:
+    if not measurements:
+        return Row(case.task, case.contender, skipped=reason)
+    rate = statistics.median(one.images / one.seconds for one in measurements)
+    return Row(case.task, case.contender, rate, 1000 / rate)
+
+
+def _with_ratios(rows: Sequence[Row]) -> list[Row]:
+    ours = {row.task: row.images_per_second for row in rows if row.contender == "ours"}
+
+    def ratio(row: Row) -> float | None:
+        reference = ours.get(row.task)
+        return reference / row.images_per_second if reference and row.images_per_second else None
+
+    return [row._replace(times_ours=ratio(row)) for row in rows]
+
+
+_COLUMNS = ("pipeline", "images/s per core", "ms per image", "ours is faster by")
+
+
+def _cells(row: Row) -> list[str]:
+    label = CONTENDERS[row.contender].label
+    if row.skipped:
+        return [label, f"skipped: {row.skipped}", "", ""]
+    ratio = "" if row.times_ours is None or row.contender == "ours" else f"{row.times_ours:.2f} x"
+    return [label, f"{row.images_per_second or 0:,.0f}", f"{row.milliseconds or 0:.3f}", ratio]
+
+
+def _table(task: Task, rows: Sequence[Row]) -> Table:
+    table = Table(title=TITLES[task])
+    for column in _COLUMNS:
+        table.add_column(column, justify="left" if column == "pipeline" else "right")
+    for row in rows:
+        if row.task == task:
+            table.add_row(*_cells(row))
+    return table
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in (*_PACKAGES, *_COMPETITORS):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def write(rows: Sequence[Row], path: Path) -> None:
+    """Write the results as `path` with suffix .json and as Markdown tables with suffix .md."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    facts = {**environment(), **_versions()}
+    content = {"environment": facts, "rows": [row._asdict() for row in rows]}
+    path.with_suffix(".json").write_text(json.dumps(content, indent=2) + "\n")
+    lines = ["# Two views of an image", ""]
+    lines += [f"- {name}: {value}" for name, value in facts.items()]
+    for task, title in TITLES.items():
+        chosen = [row for row in rows if row.task == task]
+        if chosen:
+            lines += ["", f"## {title}", "", f"| {' | '.join(_COLUMNS)} |"]
+            lines += ["|" + "---|" * len(_COLUMNS)]
+            lines += [f"| {' | '.join(_cells(row))} |" for row in chosen]
+    path.with_suffix(".md").write_text("\n".join(lines) + "\n")

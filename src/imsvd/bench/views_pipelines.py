@@ -1,0 +1,279 @@
+"""The pipelines that `imsvd bench views` compares: each makes all views of a batch of images.
+
+All are built from the same `ViewsSettings`, hence with the same distribution of augmentations, and
+used as their documentation advises; each decodes a picture once for all its views. A batch is a
+list of JPEG files ("photographs") or uint8 (n, height, width, 3) in memory ("small").
+"""
+
+import io
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image, ImageFilter
+from torch import Tensor
+from torchvision import transforms
+from torchvision.io import ImageReadMode, decode_jpeg
+from torchvision.transforms import v2
+
+from imsvd.datasets import EncodedSource
+from imsvd.training.samples import make_samples, stack_views
+from imsvd.views import ViewSettings, ViewsSettings, batch_views
+from imsvd.views.resampling import blur_kernel_size
+
+Task = Literal["photographs", "small"]
+Files = Sequence[bytes]
+Pixels = npt.NDArray[np.uint8]
+Items = Files | Pixels
+Pipeline = Callable[[Any], list[Tensor]]
+"""From a batch of images to one (n, 3, size, size) float32 tensor per view."""
+
+
+class Contender(NamedTuple):
+    """One row of the table.
+
+    Attributes:
+        label: what the table calls it.
+        build: makes the pipeline for a task.
+        needs: packages that must be installed.
+    """
+
+    label: str
+    build: Callable[[ViewsSettings, Task], Pipeline]
+    needs: tuple[str, ...] = ()
+
+
+class _InMemory(EncodedSource):
+    """Files already read."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def encoded(self, index: int) -> bytes:
+        return self.files[index]
+
+    def identity(self, index: int) -> str:
+        return str(index)
+
+    def fingerprint(self) -> str:
+        return ""
+
+
+def _one_by_one(read: Callable[[Any], Any], views: Sequence[Callable[[Any], Any]]) -> Pipeline:
+    """A pipeline that works on one image at a time and then stacks, as a loader does."""
+
+    def run(items: Items) -> list[Tensor]:
+        samples = []
+        for item in items:
+            image = read(item)
+            samples.append([view(image) for view in views])
+        return [torch.stack(view) for view in zip(*samples, strict=True)]
+
+    return run
+
+
+def _ours(settings: ViewsSettings, task: Task) -> Pipeline:
+    def photographs(files: Files) -> list[Tensor]:
+        samples = make_samples(_InMemory(files), settings, 0, 0, range(len(files)))
+        return [stack_views(view) for view in zip(*(views for views, _ in samples), strict=True)]
+
+    def small(images: Pixels) -> list[Tensor]:
+        batch = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
+        return batch_views(batch, settings, seed=0, epoch=0, indices=np.arange(len(images)))
+
+    return photographs if task == "photographs" else small
+
+
+def _read_pil(item: bytes | Pixels) -> Image.Image:
+    if isinstance(item, bytes):
+        return Image.open(io.BytesIO(item)).convert("RGB")
+    return Image.fromarray(item)
+
+
+def _pil_blur(view: ViewSettings) -> Callable[[Image.Image], Image.Image]:
+    """As the authors' code of VICReg and IMSVD blurs, and faster than torchvision on PIL images."""
+
+    def blur(image: Image.Image) -> Image.Image:
+        radius = float(torch.empty(1).uniform_(*view.blur_sigma))
+        return image.filter(ImageFilter.GaussianBlur(radius))
+
+    return blur
+
+
+def _torchvision_pil(settings: ViewsSettings, task: Task) -> Pipeline:
+    del task
+    return _one_by_one(_read_pil, [_pil_view(view) for view in settings.views])
+
+
+def _pil_view(view: ViewSettings) -> Callable[[Any], Any]:
+    colours = (view.brightness, view.contrast, view.saturation, view.hue)
+    steps = [
+        transforms.RandomResizedCrop(view.size, view.crop_scale, view.crop_ratio),
+        transforms.RandomHorizontalFlip(view.flip_probability),
+        transforms.RandomApply([transforms.ColorJitter(*colours)], view.jitter_probability),
+        transforms.RandomGrayscale(view.grey_probability),
+        transforms.RandomApply([transforms.Lambda(_pil_blur(view))], view.blur_probability),
+        transforms.RandomSolarize(128, view.solarise_probability),
+        transforms.ToTensor(),
+        transforms.Normalize(view.mean, view.std),
+    ]
+    return transforms.Compose(steps)  # type: ignore[no-any-return]
+
+
+def _read_tensor(item: bytes | Pixels) -> Tensor:
+    if isinstance(item, bytes):
+        data = torch.frombuffer(bytearray(item), dtype=torch.uint8)
+        return decode_jpeg(data, mode=ImageReadMode.RGB)  # type: ignore[no-any-return]
+    return torch.from_numpy(item).permute(2, 0, 1)
+
+
+def _torchvision_v2(settings: ViewsSettings, task: Task) -> Pipeline:
+    del task
+    return _one_by_one(_read_tensor, [_v2_view(view) for view in settings.views])
+
+
+def _v2_view(view: ViewSettings) -> Callable[[Any], Any]:
+    colours = (view.brightness, view.contrast, view.saturation, view.hue)
+    blur = v2.GaussianBlur(blur_kernel_size(view.size), view.blur_sigma)
+    steps = [
+        v2.RandomResizedCrop(view.size, view.crop_scale, view.crop_ratio, antialias=True),
+        v2.RandomHorizontalFlip(view.flip_probability),
+        v2.RandomApply([v2.ColorJitter(*colours)], view.jitter_probability),
+        v2.RandomGrayscale(view.grey_probability),
+        v2.RandomApply([blur], view.blur_probability),
+        v2.RandomSolarize(128, view.solarise_probability),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.Normalize(view.mean, view.std),
+    ]
+    return v2.Compose(steps)  # type: ignore[no-any-return]
+
+
+def _lightly(settings: ViewsSettings, task: Task) -> Pipeline:
+    from lightly.transforms import byol_transform  # noqa: PLC0415 - an optional package
+
+    del task
+    views = [
+        byol_transform.BYOLView1Transform(
+            input_size=view.size,
+            min_scale=view.crop_scale[0],
+            hf_prob=view.flip_probability,
+            cj_prob=view.jitter_probability,
+            cj_bright=view.brightness,
+            cj_contrast=view.contrast,
+            cj_sat=view.saturation,
+            cj_hue=view.hue,
+            random_gray_scale=view.grey_probability,
+            gaussian_blur=view.blur_probability,
+            sigmas=view.blur_sigma,
+            solarization_prob=view.solarise_probability,
+            normalize={"mean": list(view.mean), "std": list(view.std)},
+        )
+        for view in settings.views
+    ]
+    return _one_by_one(_read_pil, views)
+
+
+def _albumentations(antialias: bool) -> Callable[[ViewsSettings, Task], Pipeline]:
+    def build(settings: ViewsSettings, task: Task) -> Pipeline:
+        import cv2  # noqa: PLC0415 - an optional package
+
+        del task
+        cv2.setNumThreads(0)
+
+        def read(item: bytes | Pixels) -> Any:
+            if not isinstance(item, bytes):
+                return item
+            return cv2.imdecode(np.frombuffer(item, np.uint8), cv2.IMREAD_COLOR_RGB)
+
+        return _one_by_one(read, [_albumentations_view(v, antialias) for v in settings.views])
+
+    return build
+
+
+def _albumentations_view(view: ViewSettings, antialias: bool) -> Callable[[Any], Tensor]:
+    os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # else it asks the network on import
+    import albumentations as alb  # noqa: PLC0415 - an optional package
+    from albumentations.pytorch import ToTensorV2  # noqa: PLC0415
+
+    steps = [
+        alb.RandomResizedCrop(
+            (view.size, view.size),
+            view.crop_scale,
+            view.crop_ratio,
+            area_for_downscale="image" if antialias else None,
+        ),
+        alb.HorizontalFlip(p=view.flip_probability),
+        alb.ColorJitter(
+            *((1 - s, 1 + s) for s in (view.brightness, view.contrast, view.saturation)),
+            (-view.hue, view.hue),
+            p=view.jitter_probability,
+        ),
+        alb.ToGray(p=view.grey_probability),
+        alb.GaussianBlur(0, view.blur_sigma, p=view.blur_probability),
+        alb.Solarize((0.5, 0.5), p=view.solarise_probability),
+        alb.Normalize(view.mean, view.std),
+        ToTensorV2(),
+    ]
+    compose = alb.Compose(steps)
+    return lambda image: compose(image=image)["image"]
+
+
+def _kornia(settings: ViewsSettings, task: Task) -> Pipeline:
+    """Photographs differ in size, so they are cropped one by one; the rest is done by batches."""
+    import kornia.augmentation as kornia  # noqa: PLC0415 - an optional package
+
+    crops = [
+        kornia.RandomResizedCrop((view.size, view.size), view.crop_scale, view.crop_ratio)
+        for view in settings.views
+    ]
+    colours = [_kornia_colours(view) for view in settings.views]
+
+    def photographs(files: Files) -> list[Tensor]:
+        images = [_read_tensor(file)[None].to(torch.float32).div_(255) for file in files]
+        return [
+            colour(torch.cat([crop(image) for image in images]))
+            for crop, colour in zip(crops, colours, strict=True)
+        ]
+
+    def small(images: Pixels) -> list[Tensor]:
+        batch = torch.from_numpy(images).permute(0, 3, 1, 2).to(torch.float32).div_(255)
+        return [colour(crop(batch)) for crop, colour in zip(crops, colours, strict=True)]
+
+    return photographs if task == "photographs" else small
+
+
+def _kornia_colours(view: ViewSettings) -> Callable[[Tensor], Tensor]:
+    import kornia.augmentation as kornia  # noqa: PLC0415 - an optional package
+
+    colours = (view.brightness, view.contrast, view.saturation, view.hue)
+    kernel = blur_kernel_size(view.size)
+    steps = [
+        kornia.RandomHorizontalFlip(p=view.flip_probability),
+        kornia.ColorJitter(*colours, p=view.jitter_probability),
+        kornia.RandomGrayscale(p=view.grey_probability),
+        kornia.RandomGaussianBlur((kernel, kernel), view.blur_sigma, p=view.blur_probability),
+        kornia.RandomSolarize(0.0, 0.0, p=view.solarise_probability),
+        kornia.Normalize(torch.tensor(view.mean), torch.tensor(view.std)),
+    ]
+    return torch.nn.Sequential(*steps)
+
+
+CONTENDERS: dict[str, Contender] = {
+    "ours": Contender("imsvd", _ours),
+    "torchvision-pil": Contender("torchvision, PIL", _torchvision_pil),
+    "torchvision-v2": Contender("torchvision v2, tensors", _torchvision_v2),
+    "lightly": Contender("lightly", _lightly, ("lightly",)),
+    "albumentations": Contender(
+        "albumentations, aliased", _albumentations(antialias=False), ("albumentations", "cv2")
+    ),
+    "albumentations-area": Contender(
+        "albumentations, antialiased", _albumentations(antialias=True), ("albumentations", "cv2")
+    ),
+    "kornia": Contender("kornia", _kornia, ("kornia",)),
+}
