@@ -21,11 +21,11 @@ from typing import NamedTuple
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from imsvd.bench.loss_case import Case, Measurement
 from imsvd.bench.loss_forms import FORMS
+from imsvd.bench.rounds import measure_in_turn
 from imsvd.errors import InputError
 
 SIZES = ((256, 8160), (2048, 8160), (2048, 16320), (512, 65280))
@@ -89,7 +89,9 @@ def run(
         if count == 1 or form == "ours"
     ]
     reasons = {case: _reason_to_skip(case) for case in cases}
-    measured = _measure_all([c for c in cases if not reasons[c]], repeats, console)
+    measured = measure_in_turn(
+        [c for c in cases if not reasons[c]], repeats, _measure, _describe, console
+    )
     rows = _with_ratios([_row(case, measured.get(case), reasons[case]) for case in cases])
     console.print(_table(rows))
     if output is not None:
@@ -127,19 +129,8 @@ def _available_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _measure_all(
-    cases: Sequence[Case], repeats: int, console: Console
-) -> dict[Case, list[Measurement]]:
-    measured: dict[Case, list[Measurement]] = {case: [] for case in cases}
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
-        task = progress.add_task("", total=repeats * len(cases))
-        for case in list(cases) * repeats:
-            size = f"{case.batch:,} x {case.width:,}"
-            progress.update(task, description=f"{FORMS[case.form].label}, {size}")
-            measured[case].append(_measure(case))
-            progress.advance(task)
-    return measured
+def _describe(case: Case) -> str:
+    return f"{FORMS[case.form].label}, {case.batch:,} x {case.width:,}"
 
 
 def _measure(case: Case) -> Measurement:

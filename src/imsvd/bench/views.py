@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from imsvd.bench.loss import environment
+from imsvd.bench.rounds import measure_in_turn
 from imsvd.bench.views_case import Case, Measurement
 from imsvd.bench.views_pipelines import CONTENDERS, Task
 from imsvd.errors import InputError
@@ -89,7 +89,9 @@ def run(
         for contender in contenders
     ]
     reasons = {case: _reason_to_skip(case) for case in cases}
-    measured = _measure_all([case for case in cases if not reasons[case]], repeats, console)
+    measured = measure_in_turn(
+        [case for case in cases if not reasons[case]], repeats, _measure, _describe, console
+    )
     rows = _with_ratios([_row(case, measured.get(case), reasons[case]) for case in cases])
     for task in TITLES:
         if any(row.task == task for row in rows):
@@ -106,18 +108,8 @@ def _reason_to_skip(case: Case) -> str:
     return f"{' and '.join(missing)} not installed" if missing else ""
 
 
-def _measure_all(
-    cases: Sequence[Case], repeats: int, console: Console
-) -> dict[Case, list[Measurement]]:
-    measured: dict[Case, list[Measurement]] = {case: [] for case in cases}
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as progress:
-        task = progress.add_task("", total=repeats * len(cases))
-        for case in list(cases) * repeats:
-            progress.update(task, description=f"{CONTENDERS[case.contender].label}, {case.task}")
-            measured[case].append(_measure(case))
-            progress.advance(task)
-    return measured
+def _describe(case: Case) -> str:
+    return f"{CONTENDERS[case.contender].label}, {case.task}"
 
 
 def _measure(case: Case) -> Measurement:
