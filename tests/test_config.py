@@ -82,7 +82,7 @@ def test_yaml_returns_the_same_configuration(name: str) -> None:
         ("seed=-1", ["seed=-1 cannot be used", "greater than or equal to 0"]),
         ("optimizer.lr=.nan", ["optimizer.lr", "finite"]),
         ("optimizer.name=adam", ["optimizer.name='adam' is not possible", "'adamw'"]),
-        ("method.name=vicreg", ["method.name='vicreg' is not possible", "imsvd"]),
+        ("method.name=vicreg", ["method.name='vicreg'", "--method vicreg"]),
         ("method.units=7", ["Width 512 is not divisible by units 7", "511 or 518"]),
         ("method.units=[256, 255]", ["does not match", "511"]),
         ("training.accumulate_batches=4", ["gradient accumulation is refused", "not the mean"]),
@@ -136,3 +136,10 @@ def test_a_third_view_is_refused() -> None:
     views = [view.model_dump(mode="json") for view in recipe("shapes").views.views]
     with pytest.raises(InputError, match="compares two views"):
         override(recipe("shapes"), [f"views.views={json.dumps([*views, views[0]])}"])
+
+
+def test_local_views_are_refused_where_two_views_are_compared() -> None:
+    config = override(recipe("shapes"), ["views.local_views=2", "views.local_size=16"])
+    assert config.views.local_views == 2
+    with pytest.raises(InputError, match=r"views.local_views=2 is not for moco_v2"):
+        override(recipe("shapes", "moco_v2"), ["views.local_views=2"])

@@ -42,6 +42,7 @@ def everything_on_one_rank() -> dict[str, Any]:
         "gathered": gathered,
         "averaged": averaged,
         "sum": distributed.all_reduce_sum(own),
+        "broadcast": distributed.broadcast(own, source=ranks - 1),
         "scattered": distributed.reduce_scatter_sum(joined_values(ranks) * (rank + 1)),
         "columns": distributed.columns_to_owners(table[:, distributed.own_slice(7)], widths),
         "means": means,
@@ -64,6 +65,7 @@ def test_collectives_and_their_gradients(world_size: int) -> None:
         torch.testing.assert_close(result["gathered"], world_size * gathered[own])
         torch.testing.assert_close(result["averaged"], world_size * averaged[own])
         torch.testing.assert_close(result["sum"], sums)
+        assert torch.equal(result["broadcast"], local_values(world_size - 1))
         factor = world_size * (world_size + 1) / 2
         torch.testing.assert_close(result["scattered"], factor * joined[own].detach())
         torch.testing.assert_close(result["columns"], table[own])

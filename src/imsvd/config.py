@@ -8,10 +8,16 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from imsvd.errors import InputError
-from imsvd.information import resolve_units
 from imsvd.methods import METHODS, IMSVDSettings, MethodSettings
 from imsvd.networks import BackboneSettings
 from imsvd.settings import Settings
@@ -44,6 +50,12 @@ class OptimizerSettings(Settings):
         False, description="decay biases and norms too (the released CIFAR script does)"
     )
     trust_coefficient: float = Field(0.001, gt=0, description="η of LARS")
+    trust_clip: bool = Field(
+        False, description="let LARS only lower the learning rate of a layer, never raise it"
+    )
+    vector_lr_ratio: float = Field(
+        1.0, gt=0, description="learning rate of biases and norms, as a share of that of weights"
+    )
     warmup_epochs: float = Field(10, ge=0, description="epochs of linear warm-up from 0")
     final_lr_ratio: float = Field(
         0.001, ge=0, le=1, description="floor of the cosine, as a share of the peak"
@@ -102,16 +114,19 @@ class Config(Settings):
     seed: int = Field(0, ge=0)
     data: DataSettings = DataSettings()
     backbone: BackboneSettings = BackboneSettings()
-    method: MethodSettings = Field(IMSVDSettings())
+    method: SerializeAsAny[MethodSettings] = IMSVDSettings()
     views: ViewsSettings = Field(default_factory=paper_views)
     optimizer: OptimizerSettings = OptimizerSettings()
     training: TrainingSettings = TrainingSettings()
     compute: ComputeSettings = ComputeSettings()
 
-    @model_validator(mode="after")
-    def _check_units(self) -> Config:
-        resolve_units(self.method.projector[-1], self.method.units)
-        return self
+    @field_validator("method", mode="before")
+    @classmethod
+    def _choose_method(cls, value: Any) -> Any:
+        """Read the settings of the method that is named, IMSVD's unless another is."""
+        if not isinstance(value, Mapping):
+            return value
+        return method_settings_class(str(value.get("name", "imsvd"))).model_validate(value)
 
     @model_validator(mode="after")
     def _check_warmup(self) -> Config:
@@ -127,7 +142,13 @@ class Config(Settings):
         if len(self.views.views) != 2:
             count = len(self.views.views)
             raise ValueError(
-                f"{self.method.name} compares two views, and views.views lists {count}"
+                f"{self.method.name} compares two views, and views.views lists {count}; "
+                "smaller views beside them are set with views.local_views"
+            )
+        if self.views.local_views and not self.method.admits_local_views:
+            raise ValueError(
+                f"views.local_views={self.views.local_views} is not for {self.method.name}, "
+                "which compares exactly two views; set it to 0"
             )
         return self
 
@@ -160,6 +181,11 @@ def override(config: Config, assignments: Iterable[str]) -> Config:
             value = yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise InputError(f"--set {assignment!r} has a value that is not valid YAML.") from error
+        if key.strip() == "method.name" and value != config.method.name:
+            raise InputError(
+                f"method.name={value!r} alone would leave {config.method.name}'s settings in place; "
+                f"choose the method with --method {value}."
+            )
         _assign(values, key.strip(), value)
     return parse_config(values)
 
@@ -208,11 +234,16 @@ def unknown_key(key: str) -> str:
 
 def method_settings(name: str) -> MethodSettings:
     """Return the default settings of the method called `name`."""
+    return method_settings_class(name)()
+
+
+def method_settings_class(name: str) -> type[MethodSettings]:
+    """Return the type of the settings of the method called `name`."""
     if name not in METHODS:
         close = difflib.get_close_matches(name, METHODS, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise InputError(f"there is no method {name!r}; {hint}Methods: {', '.join(METHODS)}.")
-    return METHODS[name][0]()
+    return METHODS[name][0]
 
 
 def _assign(values: dict[str, Any], key: str, value: Any) -> None:

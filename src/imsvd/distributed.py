@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 Item = TypeVar("Item")
 
@@ -72,6 +73,14 @@ def all_gather(tensor: Tensor) -> Tensor:
     gathered = tensor.new_empty((world_size() * tensor.shape[0], *tensor.shape[1:]))
     dist.all_gather_into_tensor(gathered, tensor.contiguous())
     return gathered
+
+
+def broadcast(tensor: Tensor, source: int = 0) -> Tensor:
+    """Rank `source`'s tensor on every rank, outside autograd; the others give one of its shape."""
+    result = tensor.detach().clone(memory_format=torch.contiguous_format)
+    if is_distributed():
+        dist.broadcast(result, src=source)
+    return result
 
 
 def reduce_scatter_sum(tensor: Tensor) -> Tensor:
@@ -140,6 +149,17 @@ def gather_lists(items: Sequence[Item]) -> list[Item]:
     return [item for part in lists for item in part]
 
 
+def keep_from_broadcast(model: nn.Module, buffers: Sequence[str]) -> None:
+    """Spare DDP the sending of large `buffers` from rank 0 at every step.
+
+    For buffers that every rank starts from the same seed and updates alike, named by prefix.
+    """
+    names = [name for name, _ in model.named_buffers() if name.startswith(tuple(buffers))]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(  # type: ignore[no-untyped-call]
+        model, names
+    )
+
+
 def all_gather_with_gradient(tensor: Tensor) -> Tensor:
     """`all_gather` that autograd sees.
 
@@ -150,10 +170,11 @@ def all_gather_with_gradient(tensor: Tensor) -> Tensor:
 
 
 def mean_over_ranks_with_gradient(tensor: Tensor) -> Tensor:
-    """Mean over ranks that autograd sees, for batch statistics such as means and covariances.
+    """Mean over ranks that autograd sees, for statistics from which every rank computes the same.
 
     Backward passes the gradient on unchanged: the mean contributes 1 / world_size, which the
-    convention of this module multiplies by `world_size`.
+    convention of this module multiplies by `world_size`. A mean that a rank compares with samples
+    of its own, as in centring them, has another gradient on each rank; gather it instead.
     """
     return _apply(_MeanOverRanks, tensor) if is_distributed() else tensor
 

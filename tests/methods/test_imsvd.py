@@ -10,18 +10,10 @@ from imsvd.information import soft_discretise
 from imsvd.losses.imsvd import IMSVDLoss
 from imsvd.methods import IMSVD, IMSVDSettings
 from tests import gloo
+from tests.methods.networks import NormFree
 
 SETTINGS = IMSVDSettings(projector=(12,), units=4)
 BATCH = 8
-
-
-class NormFree(nn.Sequential):
-    """A network in which no sample sees another, so that only the loss joins them."""
-
-    num_features = 6
-
-    def __init__(self) -> None:
-        super().__init__(nn.Flatten(), nn.Linear(12, 6), nn.Tanh())
 
 
 def build() -> IMSVD:
@@ -37,7 +29,7 @@ def views() -> list[Tensor]:
 def loss_and_gradients(own: slice, parallel: bool) -> dict[str, Any]:
     method = build()
     model: nn.Module = DistributedDataParallel(method) if parallel else method
-    output = model([view[own] for view in views()])
+    output = model([view[own] for view in views()], torch.arange(BATCH)[own])
     output.loss.backward()
     return {
         "loss": output.loss.detach(),
@@ -63,7 +55,7 @@ def test_two_processes_equal_one_on_the_joined_batch() -> None:
 def test_the_loss_is_that_of_the_projected_views() -> None:
     method = build()
     pair = views()
-    output = method(pair)
+    output = method(pair, torch.arange(BATCH))
     features = [method.backbone(view) for view in pair]
     embeddings = [method.projector(feature) for feature in features]
     torch.testing.assert_close(output.loss, IMSVDLoss(4)(*embeddings).loss)
@@ -82,10 +74,10 @@ def test_the_loss_is_that_of_the_projected_views() -> None:
     ],
 )
 def test_every_weight_reaches_its_term(weight: str, term: str) -> None:
-    plain = build()(views())
+    plain = build()(views(), torch.arange(BATCH))
     heavy = IMSVD(SETTINGS.model_copy(update={weight: 3.0}), NormFree()).double()
     heavy.load_state_dict(build().state_dict())
-    output = heavy(views())
+    output = heavy(views(), torch.arange(BATCH))
     torch.testing.assert_close(output.loss.detach(), plain.loss.detach() + 2 * plain.terms[term])
 
 
@@ -112,3 +104,13 @@ def test_bounds_name_every_term() -> None:
     names = {"invariance", "diagonal_entropy", "off_diagonal_entropy", "total"}
     assert all(set(row) == names for row in bounds.values())
     assert bounds["ideal"]["total"] < bounds["batch_limit"]["total"] < bounds["collapsed"]["total"]
+
+
+def test_local_views_are_compared_with_both_large_ones() -> None:
+    method = build()
+    crops = views() + [view.flip(0) for view in views()]
+    output = method(crops, torch.arange(BATCH))
+    pairs = [(0, 1), (0, 2), (1, 2), (0, 3), (1, 3)]
+    embeddings = [method.projector(method.backbone(view)) for view in crops]
+    losses = [method.loss(embeddings[a], embeddings[b]).loss for a, b in pairs]
+    torch.testing.assert_close(output.loss, sum(losses) / 5)

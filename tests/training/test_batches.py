@@ -8,7 +8,7 @@ from PIL import Image
 from imsvd.datasets import ImageSource, open_source
 from imsvd.errors import InputError
 from imsvd.training.batches import Batch, EpochOrder, MemoryBatches, StreamedBatches
-from imsvd.views import paper_views
+from imsvd.views import ViewsSettings, paper_views
 
 CPU = torch.device("cpu")
 COUNT, SIZE, STEPS = 22, 6, 5
@@ -63,11 +63,33 @@ def test_ranks_share_the_batch_of_one_process(
     joined = [
         Batch(
             [torch.cat(views) for views in zip(*(part.views for part in parts), strict=True)],
+            torch.cat([part.samples for part in parts]),
             [bad for part in parts for bad in part.bad],
         )
         for parts in zip(*ranks, strict=True)
     ]
     assert_same(joined, expected)
+
+
+def test_every_view_is_normalised_by_its_own_mean_and_local_views_come_last(
+    source: ImageSource,
+) -> None:
+    first, second = paper_views(16).views
+    plain = ViewsSettings(views=(first, second), local_views=2, local_size=8)
+    dark = second.model_copy(update={"mean": (0.0, 0.1, 0.2), "std": (1.0, 0.5, 2.0)})
+    other = plain.model_copy(update={"views": (first, dark)})
+    made = []
+    for views in (plain, other):
+        batches = StreamedBatches(source, EpochOrder(len(source), SIZE, 0), views, 0, CPU, 0)
+        made.append(next(iter(batches.steps(0, 1))).views)
+    assert [tuple(view.shape) for view in made[0]] == [(SIZE, 3, s, s) for s in (16, 16, 8, 8)]
+    for number, settings in enumerate(other.every):
+        mean, std = (torch.tensor(value)[:, None, None] for value in (settings.mean, settings.std))
+        levels = 255 * (made[1][number] * std + mean)
+        assert (levels - levels.round()).abs().max() <= 1e-3
+        same = plain.every[number]
+        mean, std = (torch.tensor(value)[:, None, None] for value in (same.mean, same.std))
+        assert torch.equal(levels.round(), (255 * (made[0][number] * std + mean)).round())
 
 
 def test_batches_epochs_and_views_all_differ(expected: list[Batch]) -> None:

@@ -12,7 +12,7 @@ from imsvd.errors import InputError
 from imsvd.methods import IMSVD, IMSVDSettings, MethodOutput
 from imsvd.runs import RunFolder
 from imsvd.training.metrics import EpochMetrics, MetricsLog
-from tests.methods.test_imsvd import NormFree
+from tests.methods.networks import NormFree
 from tests.training import tiny
 
 

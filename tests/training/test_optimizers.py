@@ -1,10 +1,12 @@
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from imsvd.config import Config, override
+from imsvd.methods import Method, MethodOutput
 from imsvd.training.optimizers import build_optimizer, learning_rate, set_learning_rate
 
 SCHEDULE = override(
@@ -47,9 +49,27 @@ def test_a_part_of_an_epoch_can_warm_up() -> None:
     assert learning_rate(config, 3, PER_EPOCH) < PEAK
 
 
-def network() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2, bias=False))
+class Network(Method):
+    """The smallest method with weights, vectors and a part of constant rate."""
+
+    def __init__(self, constant: Sequence[str] = ()) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.backbone = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+        self.predictor = nn.Linear(3, 2, bias=False)
+        self.constant = constant
+
+    def forward(self, views: Sequence[Tensor], samples: Tensor) -> MethodOutput:
+        features = self.backbone(views[0])
+        embedding = self.predictor(features)
+        return MethodOutput(embedding.pow(2).sum(), {}, features, embedding)
+
+    def constant_lr_modules(self) -> list[nn.Module]:
+        return [self.get_submodule(name) for name in self.constant]
+
+
+def network() -> Network:
+    return Network()
 
 
 def one_step(
@@ -61,9 +81,10 @@ def one_step(
     )
     model = network()
     optimizer = build_optimizer(model, config)
-    set_learning_rate(optimizer, 0.5)
+    set_learning_rate(optimizer, 0.5, 1.0)
     before = [parameter.detach().clone() for parameter in model.parameters()]
-    model(torch.randn(8, 4, generator=torch.Generator().manual_seed(1))).pow(2).sum().backward()
+    data = torch.randn(8, 4, generator=torch.Generator().manual_seed(1))
+    model([data], torch.arange(8)).loss.backward()
     gradients = [
         parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None
     ]
@@ -87,8 +108,8 @@ def test_a_step_of_lars_is_the_one_computed_by_hand(decay: float) -> None:
 def test_lars_carries_momentum() -> None:
     model = network()
     optimizer = build_optimizer(model, override(Config(), ["optimizer.name=lars"]))
-    set_learning_rate(optimizer, 1.0)
-    bias = model.get_parameter("0.bias")
+    set_learning_rate(optimizer, 1.0, 1.0)
+    bias = model.get_parameter("backbone.0.bias")
     before = bias.detach().clone()
     for _ in range(2):
         for parameter in model.parameters():
@@ -124,6 +145,35 @@ def test_the_optimiser_starts_at_the_scaled_peak() -> None:
 
 def test_frozen_parameters_are_left_out() -> None:
     model = network()
-    model[0].requires_grad_(False)
+    model.get_submodule("backbone.0").requires_grad_(False)
     groups = build_optimizer(model, Config()).param_groups
     assert sum(len(group["params"]) for group in groups) == 3
+
+
+def test_vectors_can_have_a_rate_of_their_own() -> None:
+    for before, gradient, after in one_step(
+        "sgd", "optimizer.vector_lr_ratio=0.1", "optimizer.weight_decay=0"
+    ):
+        rate = 0.5 if before.ndim > 1 else 0.05
+        torch.testing.assert_close(after.detach(), before - rate * gradient)
+
+
+def test_a_constant_rate_stays_at_the_peak() -> None:
+    model = Network(constant=["predictor"])
+    optimizer = build_optimizer(model, Config())
+    set_learning_rate(optimizer, 0.25, 2.0)
+    rates = {
+        parameter: group["lr"] for group in optimizer.param_groups for parameter in group["params"]
+    }
+    assert rates[model.predictor.weight] == 2.0
+    assert rates[model.get_parameter("backbone.0.weight")] == 0.25
+
+
+def test_a_clipped_trust_ratio_never_raises_the_rate() -> None:
+    for before, gradient, after in one_step(
+        "lars",
+        "optimizer.trust_coefficient=100",
+        "optimizer.trust_clip=true",
+        "optimizer.weight_decay=0",
+    ):
+        torch.testing.assert_close(after.detach(), before - 0.5 * gradient)

@@ -1,4 +1,5 @@
 import io
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,8 @@ from imsvd.datasets import ImageSource, Subset, open_source
 from imsvd.datasets.jpeg import PlainJpeg, decode_rows
 from imsvd.training import samples
 from imsvd.training.batches import Batch, EpochOrder, StreamedBatches
-from imsvd.training.samples import choose_reduction, make_samples
-from imsvd.views import ViewsSettings, image_views, paper_views
+from imsvd.training.samples import choose_reduction, make_samples, takes_fast_path
+from imsvd.views import ViewSettings, ViewsSettings, image_views, normalise, paper_views
 
 pytest.importorskip("cv2")
 pytest.importorskip("simplejpeg")
@@ -48,18 +49,20 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> ImageSource:
 
 
 def levels(view: torch.Tensor, expected: torch.Tensor, views: ViewsSettings) -> torch.Tensor:
+    """How far a view made of bytes is from a normalised one, in levels."""
     std = torch.tensor(views.views[0].std)[:, None, None]
-    return (view - expected).abs() * std * 255
+    return (normalise(view[None], views.views[0])[0] - expected).abs() * std * 255
 
 
 def test_views_are_those_of_the_general_path_to_within_levels(source: ImageSource) -> None:
     indices = [index for index in range(COUNT) if index not in (10, 11)]
     made = make_samples(source, VIEWS, 5, 2, indices)
-    for index, (views, bad) in zip(indices, made, strict=True):
+    for index, (_, views, bad) in zip(indices, made, strict=True):
         assert not bad
         expected = image_views(source.read(index), VIEWS, seed=5, epoch=2, index=index)
         for view, other in zip(views, expected, strict=True):
             assert view.shape == (3, 32, 32)
+            assert view.dtype == torch.uint8
             assert levels(view, other, VIEWS).max() <= 9
             assert levels(view, other, VIEWS).mean() <= 1.5
 
@@ -68,11 +71,11 @@ def test_without_the_extra_views_are_exactly_those_of_the_general_path(
     source: ImageSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(samples, "HAS_OPENCV", False)
-    ((views, _),) = make_samples(source, VIEWS, 5, 2, [3])
+    ((_, views, _),) = make_samples(source, VIEWS, 5, 2, [3])
     for view, other in zip(
         views, image_views(source.read(3), VIEWS, seed=5, epoch=2, index=3), strict=True
     ):
-        assert torch.equal(view, other)
+        assert torch.equal(normalise(view[None], VIEWS.views[0])[0], other)
 
 
 @pytest.mark.parametrize("decoder", [True, False])
@@ -80,7 +83,7 @@ def test_bad_pictures_are_replaced_and_reported_with_their_reason(
     decoder: bool, source: ImageSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(samples, "HAS_SIMPLEJPEG", decoder)
-    ((views, bad),) = make_samples(source, VIEWS, 0, 0, [10])
+    ((_, views, bad),) = make_samples(source, VIEWS, 0, 0, [10])
     assert [(item.identity, item.reason) for item in bad] == [
         ("10.jpg", "truncated JPEG"),
         ("11.jpg", "empty file"),
@@ -90,18 +93,30 @@ def test_bad_pictures_are_replaced_and_reported_with_their_reason(
     assert levels(views[0], expected[0], VIEWS).mean() <= 1.5
 
 
+def test_the_fast_path_needs_a_jpeg_and_both_packages(
+    source: ImageSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waves(90, 80, 1).save(tmp_path / "one.png")
+    assert takes_fast_path(source)
+    assert takes_fast_path(Subset(source, [2]))
+    assert not takes_fast_path(Subset(source, [7]))
+    assert not takes_fast_path(open_source(tmp_path))
+    monkeypatch.setattr(samples, "HAS_OPENCV", False)
+    assert not takes_fast_path(source)
+
+
 def test_a_sample_does_not_depend_on_its_batch(source: ImageSource) -> None:
     together = make_samples(source, VIEWS, 0, 3, list(range(COUNT)) * 3)
     for index in range(COUNT):
-        ((alone, _),) = make_samples(source, VIEWS, 0, 3, [index])
+        ((_, alone, _),) = make_samples(source, VIEWS, 0, 3, [index])
         for place in (index, index + 2 * COUNT):
-            for view, other in zip(alone, together[place][0], strict=True):
+            for view, other in zip(alone, together[place].views, strict=True):
                 assert torch.equal(view, other)
 
 
 def test_a_subset_goes_the_same_way_as_the_whole(source: ImageSource) -> None:
-    ((whole, _),) = make_samples(source, VIEWS, 0, 0, [2])
-    ((part, _),) = make_samples(Subset(source, [8, 9, 2]), VIEWS, 0, 0, [2])
+    ((_, whole, _),) = make_samples(source, VIEWS, 0, 0, [2])
+    ((_, part, _),) = make_samples(Subset(source, [8, 9, 2]), VIEWS, 0, 0, [2])
     assert all(torch.equal(*pair) for pair in zip(whole, part, strict=True))
 
 
@@ -128,18 +143,67 @@ def test_every_view_keeps_half_as_many_pixels_again(
     assert choose_reduction(shrinkages) == reduction
 
 
-def test_large_photographs_are_decoded_small(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waves(900, 1200, 0).save(tmp_path / "one.jpg", quality=95)
-    waves(900, 1200, 1).save(tmp_path / "two.jpg", quality=95)
-    seen = []
+def watch_reductions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that every reduction used from now on is added to."""
+    seen: list[int] = []
 
     def watched(jpeg: PlainJpeg, bottom: int, reduction: int) -> object:
         seen.append(reduction)
         return decode_rows(jpeg, bottom, reduction)
 
     monkeypatch.setattr(samples, "decode_rows", watched)
+    return seen
+
+
+def test_large_photographs_are_decoded_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waves(900, 1200, 0).save(tmp_path / "one.jpg", quality=95)
+    waves(900, 1200, 1).save(tmp_path / "two.jpg", quality=95)
+    seen = watch_reductions(monkeypatch)
     make_samples(open_source(tmp_path), VIEWS, 0, 0, [0, 1] * 8)
     assert set(seen) <= {1, 2, 4, 8}
     assert max(seen) >= 4
+
+
+def white_noise(height: int, width: int, seed: int) -> Image.Image:
+    """No two pixels related: the worst case for a decoder that filters otherwise than a resizer."""
+    values = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(values)
+
+
+@pytest.mark.parametrize("reduction", [2, 4, 8])
+@pytest.mark.parametrize(
+    ("draw", "mean_bound", "worst_bound"), [(waves, 0.4, 0.6), (white_noise, 2.5, 4.0)]
+)
+def test_decoding_small_changes_a_view_by_a_bounded_number_of_levels(
+    draw: Callable[[int, int, int], Image.Image],
+    mean_bound: float,
+    worst_bound: float,
+    reduction: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Crop alone, so that nothing but the decoding differs; averages over pixels, in levels."""
+    side = 96 * reduction
+    draw(side, side + 40, 3).save(tmp_path / "one.jpg", quality=95)
+    # The smallest crop is just large enough for this reduction.
+    scale = ((1.5 * 32 * reduction + 8) / side) ** 2
+    view = ViewSettings(
+        size=32,
+        crop_scale=(scale, 1.0),
+        crop_ratio=(1.0, 1.0),
+        jitter_probability=0,
+        grey_probability=0,
+    )
+    views = ViewsSettings(views=(view, view))
+    source = open_source(tmp_path)
+    seen = watch_reductions(monkeypatch)
+    found = []
+    for epoch in range(20):
+        ((_, made, _),) = make_samples(source, views, 0, epoch, [0])
+        expected = image_views(source.read(0), views, seed=0, epoch=epoch, index=0)
+        found += [levels(*pair, views).mean().item() for pair in zip(made, expected, strict=True)]
+    assert reduction in seen
+    assert np.mean(found) <= mean_bound
+    assert max(found) <= worst_bound

@@ -56,3 +56,10 @@ def test_bad_settings_are_named(changes: dict[str, object], message: str) -> Non
 def test_one_view_is_not_enough() -> None:
     with pytest.raises(ValidationError, match="views has 1 entries: at least two"):
         ViewsSettings(views=(ViewSettings(size=32),))
+
+
+def test_local_views_follow_the_large_ones() -> None:
+    views = paper_views(224).model_copy(update={"local_views": 3, "local_size": 96})
+    assert [view.size for view in views.every] == [224, 224, 96, 96, 96]
+    assert views.every[2].crop_scale == (0.05, 0.14)
+    assert views.every[2].blur_probability == views.views[0].blur_probability

@@ -7,13 +7,11 @@ of these per term: more than eight times `(batch, width)`. Here the forward pass
 2. gets the off-diagonal entropy and its gradients with respect to q, tile by tile;
 3. forgets q and, a few samples at a time, makes it again and pulls everything back to the logits.
 
-Step 3 needs no derivative written by hand. Once the joint matrix is known, the loss has the same
-gradient as one that is a sum over samples, the *surrogate*
-
-    invariance(q1, q2) + ⟨slope, q1 · q2⟩ + ⟨gradient1, q1⟩ + ⟨gradient2, q2⟩,
-
-with the diagonal's slope and step 2's gradients held constant; autograd differentiates that and
-the result overwrites `gradient1` and `gradient2`. At most four times `(batch, width)` exist.
+Step 3 needs no derivative of the softmax or of the similarity written by hand. Once the joint
+matrix is known, both entropies reach the logits through constant gradients of q, a sample at a
+time: those of step 2 plus `slope · q2` and `slope · q1` from the diagonal. Autograd pulls them back
+together with the similarity, and the result overwrites them. At most four times `(batch, width)`
+exist.
 """
 
 from collections.abc import Callable
@@ -83,13 +81,15 @@ def _evaluate(
         q2 = keep_positive_(soft_discretise(second, shape.sizes))
         diagonal = _diagonal_joint(q1, q2)
         entropies = [-scales.diagonal_entropy * entropy(diagonal)]
-        gradients = (torch.zeros_like(q1), torch.zeros_like(q2)) if with_gradients else None
+        gradients: tuple[Tensor, Tensor] | None = None
         if weights.off_diagonal_entropy:
             # The world size turns a share of the global gradient into what DDP is to average.
             weight = weights.off_diagonal_entropy * scales.off_diagonal_entropy
             scale = weight * distributed.world_size() if with_gradients else None
             value, gradients = off_diagonal(q1, q2, shape.sizes, scale, shape.tile_rows)
             entropies.append(scales.off_diagonal_entropy * value)
+        elif with_gradients:
+            gradients = torch.zeros_like(q1), torch.zeros_like(q2)
         del q1, q2
         slope = weights.diagonal_entropy * scales.diagonal_entropy * (diagonal.log() + 1)
         terms = (_pull_back(first, second, shape, slope, gradients), *entropies)
@@ -109,6 +109,7 @@ def _pull_back(
     The local means over samples need no factor for the ranks: DDP's average of them is global.
     """
     similarity = slope.new_zeros(())
+    weight = torch.full_like(similarity, shape.weights.invariance)
     for rows in _chunks(first):
         with torch.set_grad_enabled(gradients is not None):
             logits = [at_least_float32(view[rows].detach()) for view in (first, second)]
@@ -118,15 +119,12 @@ def _pull_back(
             chunk = shape.similarity(q1, q2, shape.sizes) * (len(q1) / len(first))
         similarity += chunk.detach()
         if gradients is not None:
-            with torch.enable_grad():
-                surrogate = shape.weights.invariance * chunk
-                surrogate = surrogate + ((q1 * q2) @ slope).sum() / len(first)
-                for q, gradient in zip((q1, q2), gradients, strict=True):
-                    surrogate = surrogate + (q * gradient[rows]).sum()
-            for gradient, pulled in zip(
-                gradients, torch.autograd.grad(surrogate, logits), strict=True
-            ):
-                gradient[rows] = pulled
+            of_q = [gradient[rows] for gradient in gradients]
+            for gradient, other in zip(of_q, (q2, q1), strict=True):
+                gradient.addcmul_(slope, other, value=1 / len(first))
+            pulled = torch.autograd.grad((chunk, q1, q2), logits, (weight, *of_q))
+            for gradient, of_logits in zip(of_q, pulled, strict=True):
+                gradient.copy_(of_logits)
     return distributed.all_reduce_sum(similarity) / distributed.world_size()
 
 

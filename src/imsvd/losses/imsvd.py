@@ -120,7 +120,7 @@ class IMSVDLoss(nn.Module):
         off_diagonal_weight: weight of the off-diagonal entropy. At 0 it is not computed and has no
             entry among the terms; the other terms are cheap and always reported.
         normalisation: `"averaged"` as in the released code, or `"paper"`.
-        tile_rows: rows of the joint matrix held at a time; chosen from the cache by default.
+        tile_rows: rows of the joint matrix held at a time; chosen from the width by default.
     """
 
     def __init__(

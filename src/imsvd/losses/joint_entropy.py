@@ -2,7 +2,7 @@
 
 P = q1ᵀ q2 / N is `(width, width)`, 66.6 million cells at the paper's size, and need never exist. A
 tile of its rows is made, turned in place into the slope of the loss, and multiplied into both
-gradients while it is still in cache:
+gradients before the next one takes its place:
 
     tile = e · q1[:, rows]ᵀ q2 / N             first matrix product
     tile = log(tile) = log P + 1, and 0 in diagonal blocks
@@ -38,8 +38,9 @@ from torch import Tensor
 from imsvd import distributed
 from imsvd.information import Units, at_least_float32, resolve_units, variable_sums
 
-# Around the last-level cache of a CPU core complex; larger tiles gain nothing on a GPU either.
-TILE_BYTES = 32 * 2**20
+# On CPU, tiles of 1,024 rows are up to 1.05 times as fast as 512 and 1.2 times as fast as 128, at
+# widths of 8,160 to 65,280: tall matrix products matter more than a tile that fits the cache.
+TILE_BYTES = 128 * 2**20
 MAX_TILE_ROWS = 1024
 
 _ONCE_ONLY = (
@@ -70,7 +71,7 @@ def off_diagonal_entropy_sum(
         q1: `(batch, width)` probabilities of one view; with several ranks, this rank's samples.
         q2: the same of the other view.
         units: units of all variables, or of each.
-        tile_rows: rows of the joint matrix held at a time; chosen from the cache by default.
+        tile_rows: rows of the joint matrix held at a time; chosen from the width by default.
 
     Returns:
         A scalar, minus the sum of the entropies of all ordered pairs of variables.

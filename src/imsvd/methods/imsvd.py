@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from imsvd.information import dead_units, one_hotness, resolve_units, soft_discretise
 from imsvd.losses.imsvd import IMSVDLoss
-from imsvd.methods.base import Method, MethodOutput
+from imsvd.methods.base import MethodSettings
+from imsvd.methods.pairwise import PairwiseMethod
 from imsvd.networks import feature_width, projector
-from imsvd.settings import Settings
 
 
-class IMSVDSettings(Settings):
+class IMSVDSettings(MethodSettings):
     """Settings of IMSVD; the defaults are the paper's for ImageNet."""
 
     name: Literal["imsvd"] = "imsvd"
@@ -37,14 +37,29 @@ class IMSVDSettings(Settings):
         "averaged", description="averaged: DE/M and OE/(M(M−1)), as released; paper: both over M²"
     )
 
+    admits_local_views: ClassVar[bool] = True
 
-class IMSVD(Method):
+    @model_validator(mode="after")
+    def _check_units(self) -> Self:
+        resolve_units(self.projector[-1], self.units)
+        return self
+
+    @property
+    def variable_units(self) -> tuple[int, ...]:
+        """Units of each variable."""
+        return resolve_units(self.projector[-1], self.units)
+
+
+class IMSVD(PairwiseMethod):
     """Two views through one network, discretised softly and tied by information."""
 
-    def __init__(self, settings: IMSVDSettings, backbone: nn.Module) -> None:
+    loss: IMSVDLoss
+
+    def __init__(self, settings: IMSVDSettings, backbone: nn.Module, num_samples: int = 0) -> None:
         super().__init__()
+        del num_samples
         self.width = settings.projector[-1]
-        self.units = resolve_units(self.width, settings.units)
+        self.units = settings.variable_units
         self.backbone = backbone
         self.projector = projector((feature_width(backbone), *settings.projector))
         self.loss = IMSVDLoss(
@@ -55,13 +70,6 @@ class IMSVD(Method):
             off_diagonal_weight=settings.off_diagonal_weight,
             normalisation=settings.normalisation,
         )
-
-    def forward(self, views: Sequence[Tensor]) -> MethodOutput:
-        """Compute the loss; each view is its own pass, because BatchNorm must not mix them."""
-        first, second = (self.backbone(view) for view in views)
-        embedding = self.projector(first)
-        output = self.loss(embedding, self.projector(second))
-        return MethodOutput(output.loss, output.terms, first.detach(), embedding.detach())
 
     def bounds(self, batch_size: int) -> dict[str, dict[str, float]]:
         """Return the ideal, uniform and collapsed values and the limit of a batch."""

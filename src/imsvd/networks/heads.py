@@ -4,18 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Literal
 
 from torch import nn
 
+Last = Literal["bare", "bias", "norm", "norm_without_affine"]
 
-def projector(widths: Sequence[int]) -> nn.Sequential:
-    """Build Linear + BatchNorm + ReLU layers through `widths`, the last a Linear without bias or norm.
 
-    The bare last layer is what VICReg, Barlow Twins and IMSVD share: a bias would only shift
-    statistics that the loss normalises anyway.
+def projector(
+    widths: Sequence[int], *, hidden_norm: bool = True, last: Last = "bare"
+) -> nn.Sequential:
+    """Build a perceptron through `widths`, with ReLU after every layer but the last.
+
+    Args:
+        widths: inputs, hidden widths and outputs.
+        hidden_norm: whether a BatchNorm follows every hidden Linear.
+        last: what the last layer is: a Linear without bias or norm (as VICReg, Barlow Twins and
+            IMSVD have it: their losses normalise a bias away), one with bias, or one followed by a
+            BatchNorm with or without scale and shift.
     """
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(widths[:-1]):
-        layers += [nn.Linear(inputs, outputs), nn.BatchNorm1d(outputs), nn.ReLU(inplace=True)]
-    layers.append(nn.Linear(widths[-2], widths[-1], bias=False))
+        layers.append(nn.Linear(inputs, outputs))
+        if hidden_norm:
+            layers.append(nn.BatchNorm1d(outputs))
+        layers.append(nn.ReLU(inplace=True))
+    layers.append(nn.Linear(widths[-2], widths[-1], bias=last == "bias"))
+    if last.startswith("norm"):
+        layers.append(nn.BatchNorm1d(widths[-1], affine=last == "norm"))
     return nn.Sequential(*layers)

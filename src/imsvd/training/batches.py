@@ -22,7 +22,13 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from imsvd.datasets import BadImage, ImageSource
 from imsvd.errors import InputError
 from imsvd.training.samples import Sample, make_samples, stack_views
-from imsvd.views import ViewsSettings, keyed_uniforms, make_views_batched, sample_parameters
+from imsvd.views import (
+    ViewsSettings,
+    keyed_uniforms,
+    make_views_batched,
+    normalise,
+    sample_parameters,
+)
 
 Indices = npt.NDArray[np.int64]
 
@@ -35,6 +41,8 @@ class Batch(NamedTuple):
 
     views: list[Tensor]
     """One (batch, 3, size, size) tensor per view, on the training device."""
+    samples: Tensor
+    """Positions of the images in the data, (batch,), on the training device."""
     bad: list[BadImage]
     """Unreadable images that were met and replaced."""
 
@@ -109,7 +117,8 @@ class MemoryBatches(Batches):
         """Yield one `Batch` per step."""
         for step in range(first, last):
             epoch, indices = self.order.indices(step)
-            images = self.images[torch.from_numpy(indices).to(self.device)]
+            samples = torch.from_numpy(indices).to(self.device)
+            images = self.images[samples]
             sides = np.full(len(indices), images.shape[-1])
             views = [
                 make_views_batched(
@@ -125,9 +134,9 @@ class MemoryBatches(Batches):
                     ),
                     view,
                 )
-                for number, view in enumerate(self.views.views)
+                for number, view in enumerate(self.views.every)
             ]
-            yield Batch(views, [])
+            yield Batch(views, samples, [])
 
 
 class StreamedBatches(Batches):
@@ -161,10 +170,11 @@ class StreamedBatches(Batches):
         try:
             for batch in iterator:
                 views = [
-                    view.to(self.device, non_blocking=True, memory_format=torch.channels_last)
-                    for view in batch.views
+                    normalise(levels.to(self.device, non_blocking=True), view)
+                    for levels, view in zip(batch.views, self.views.every, strict=True)
                 ]
-                yield Batch(views, batch.bad)
+                samples = batch.samples.to(self.device, non_blocking=True)
+                yield Batch(views, samples, batch.bad)
         except InputError as error:
             # A worker's error arrives with its traceback; the last line is the sentence.
             sentence = str(error).strip().splitlines()[-1]
@@ -206,8 +216,10 @@ class _ViewDataset(Dataset[Sample]):
 
 
 def _collate(samples: list[Sample]) -> Batch:
-    views = [stack_views(view) for view in zip(*(views for views, _ in samples), strict=True)]
-    return Batch(views, [bad for _, found in samples for bad in found])
+    """A batch whose views are bytes still; the trainer's process normalises them on its device."""
+    views = [stack_views(view) for view in zip(*(sample.views for sample in samples), strict=True)]
+    positions = torch.tensor([sample.position for sample in samples])
+    return Batch(views, positions, [bad for sample in samples for bad in sample.bad])
 
 
 def _leave_signals_to_the_trainer(worker: int) -> None:

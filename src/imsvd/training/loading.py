@@ -10,6 +10,7 @@ from imsvd.datasets import ImageSource, Quarantine, load_into_memory, small_imag
 from imsvd.progress import progress_bar
 from imsvd.training.batches import Batches, EpochOrder, MemoryBatches, StreamedBatches
 from imsvd.training.hardware import worker_count
+from imsvd.training.samples import takes_fast_path
 
 
 def build_batches(
@@ -29,6 +30,5 @@ def build_batches(
             )
         if images is not None:
             return MemoryBatches(images, order, config.views, config.seed, fabric.device)
-    return StreamedBatches(
-        source, order, config.views, config.seed, fabric.device, worker_count(config, fabric)
-    )
+    workers = worker_count(config, fabric, cheap=takes_fast_path(source))
+    return StreamedBatches(source, order, config.views, config.seed, fabric.device, workers)

@@ -85,7 +85,7 @@ class Trainer:
         self.step = 0
         self.seconds = 0.0
         seed_random_state(config.seed)
-        method = build_method(config.method, build_backbone(config.backbone))
+        method = build_method(config.method, build_backbone(config.backbone), len(source))
         check_view_sizes(method, config)
         self.method = prepare(method, fabric)
         self.model, self.optimizer = fabric.setup(self.method, build_optimizer(self.method, config))
@@ -129,10 +129,9 @@ class Trainer:
             log.close()
 
     def _train_step(self, batch: Batch) -> MethodOutput:
-        set_learning_rate(
-            self.optimizer, learning_rate(self.config, self.step, self.steps_per_epoch)
-        )
-        output: MethodOutput = self.model(batch.views)
+        lr = learning_rate(self.config, self.step, self.steps_per_epoch)
+        set_learning_rate(self.optimizer, lr, self.config.peak_lr)
+        output: MethodOutput = self.model(batch.views, batch.samples)
         self.optimizer.zero_grad()
         self.fabric.backward(output.loss)
         self.optimizer.step()
@@ -148,6 +147,8 @@ class Trainer:
         return self.step // self.steps_per_epoch
 
     def _begin_epoch(self, display: TrainingDisplay) -> None:
+        if self.step % self.steps_per_epoch == 0:
+            self.method.begin_epoch(self.epoch)
         self._began = time.monotonic()
         self._began_at_step = self.step
         display.begin_epoch(self.epoch + 1, self.step % self.steps_per_epoch, self.steps_per_epoch)
@@ -238,7 +239,7 @@ class Trainer:
 
 def check_view_sizes(method: Method, config: Config) -> None:
     """Let one empty image of each size through, so that a misfit is found before any data are read."""
-    for size in {view.size for view in config.views.views} | {config.views.whole_image_size}:
+    for size in {view.size for view in config.views.every} | {config.views.whole_image_size}:
         try:
             with torch.no_grad():
                 method.backbone.eval()(torch.zeros(1, 3, size, size))

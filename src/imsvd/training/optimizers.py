@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from timm.optim.lars import Lars
-from torch import nn
 
-from imsvd.config import Config
+from imsvd.config import Config, OptimizerSettings
+from imsvd.methods import Method
 
 
-def build_optimizer(method: nn.Module, config: Config) -> torch.optim.Optimizer:
+def build_optimizer(method: Method, config: Config) -> torch.optim.Optimizer:
     """Build the optimiser; biases and norms are spared weight decay (and, by LARS, adaptation)."""
     settings = config.optimizer
-    groups = _parameter_groups(method, settings.weight_decay, settings.decay_all)
+    groups = _parameter_groups(method, settings)
     lr = config.peak_lr
     if settings.name == "sgd":
         return torch.optim.SGD(groups, lr=lr, momentum=settings.momentum)
     if settings.name == "adamw":
         return torch.optim.AdamW(groups, lr=lr, betas=settings.betas)
-    # timm adapts the groups that decay; without decay the weights must be asked for by name.
-    groups[0]["always_adapt"] = True
     optimizer: torch.optim.Optimizer = Lars(  # type: ignore[no-untyped-call]
-        groups, lr=lr, momentum=settings.momentum, trust_coeff=settings.trust_coefficient
+        groups,
+        lr=lr,
+        momentum=settings.momentum,
+        trust_coeff=settings.trust_coefficient,
+        trust_clip=settings.trust_clip,
     )
     return optimizer
 
@@ -39,19 +42,41 @@ def learning_rate(config: Config, step: int, steps_per_epoch: int) -> float:
     return config.peak_lr * (settings.final_lr_ratio + (1 - settings.final_lr_ratio) * cosine)
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Give every parameter group the learning rate `lr`."""
+def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float, peak_lr: float) -> None:
+    """Give every parameter group its share of `lr`, or of `peak_lr` where the rate stays constant."""
     for group in optimizer.param_groups:
-        group["lr"] = lr
+        group["lr"] = group["lr_ratio"] * (peak_lr if group["constant_lr"] else lr)
 
 
-def _parameter_groups(
-    method: nn.Module, weight_decay: float, decay_all: bool
-) -> list[dict[str, object]]:
-    parameters = [parameter for parameter in method.parameters() if parameter.requires_grad]
-    weights = [parameter for parameter in parameters if parameter.ndim > 1]
-    vectors = [parameter for parameter in parameters if parameter.ndim <= 1]
-    return [
-        {"params": weights, "weight_decay": weight_decay},
-        {"params": vectors, "weight_decay": weight_decay if decay_all else 0.0},
-    ]
+def _parameter_groups(method: Method, settings: OptimizerSettings) -> list[dict[str, Any]]:
+    """Split the parameters into weights and vectors, and those again by whether their rate is constant."""
+    constant = {
+        parameter for module in method.constant_lr_modules() for parameter in module.parameters()
+    }
+    groups = []
+    for is_constant in (False, True):
+        parameters = [
+            parameter
+            for parameter in method.parameters()
+            if parameter.requires_grad and (parameter in constant) == is_constant
+        ]
+        weights = [parameter for parameter in parameters if parameter.ndim > 1]
+        vectors = [parameter for parameter in parameters if parameter.ndim <= 1]
+        groups += [
+            {
+                "params": weights,
+                "weight_decay": settings.weight_decay,
+                "lr_ratio": 1.0,
+                "constant_lr": is_constant,
+                # For timm's LARS, which else adapts only what decays.
+                "always_adapt": True,
+            },
+            {
+                "params": vectors,
+                "weight_decay": settings.weight_decay if settings.decay_all else 0.0,
+                "lr_ratio": settings.vector_lr_ratio,
+                "constant_lr": is_constant,
+                "always_adapt": False,
+            },
+        ]
+    return [group for group in groups if group["params"]]

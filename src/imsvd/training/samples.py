@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -30,10 +32,19 @@ from imsvd.datasets.jpeg import (
     decode_rows,
     read_header,
 )
-from imsvd.views import ViewParameters, ViewsSettings, make_view, sample_parameters
+from imsvd.views import ViewParameters, ViewsSettings, make_levels, sample_parameters
 
-Sample = tuple[list[Tensor], list[BadImage]]
-"""The views of a picture, and the unreadable pictures met on the way to it."""
+
+class Sample(NamedTuple):
+    """One picture, ready to be trained on."""
+
+    position: int
+    """Its position in the data, even where another picture replaces it."""
+    views: list[Tensor]
+    """(3, size, size) uint8 each, not yet normalised."""
+    bad: list[BadImage]
+    """The unreadable pictures met on the way to it."""
+
 
 HAS_OPENCV = importlib.util.find_spec("cv2") is not None
 
@@ -57,12 +68,14 @@ def make_samples(
         drawn = _draw(views, sizes, seed, epoch, chunk) if any(jpegs) else []
         for row, (index, jpeg) in enumerate(zip(chunk, jpegs, strict=True)):
             made = _views_of_jpeg(jpeg, drawn, row, views) if jpeg else None
-            samples.append((made, []) if made else _general(source, views, seed, epoch, index))
+            samples.append(
+                Sample(index, made, []) if made else _general(source, views, seed, epoch, index)
+            )
     return samples
 
 
 def stack_views(views: Sequence[Tensor]) -> Tensor:
-    """(n, 3, size, size) in channels_last memory format.
+    """(n, 3, size, size) uint8 in channels_last memory format.
 
     Rows of pixels are stacked as they lie in memory; the network wants them so.
     """
@@ -81,8 +94,13 @@ def _draw(
     slots = np.array(indices)
     return [
         sample_parameters(view, heights, widths, seed=seed, epoch=epoch, indices=slots, view=number)
-        for number, view in enumerate(views.views)
+        for number, view in enumerate(views.every)
     ]
+
+
+def takes_fast_path(source: ImageSource) -> bool:
+    """Whether the first picture goes the fast way, and most others therefore too."""
+    return _plain_jpeg(source, 0) is not None
 
 
 def _plain_jpeg(source: ImageSource, index: int) -> PlainJpeg | None:
@@ -103,7 +121,7 @@ def _views_of_jpeg(
     """The views of a JPEG; None if it turns out to be damaged."""
     from imsvd.views.photographs import make_photograph_view  # noqa: PLC0415 - needs the extra
 
-    pairs = list(zip(drawn, views.views, strict=True))
+    pairs = list(zip(drawn, views.every, strict=True))
     bottom = max(int(parameters.top[row] + parameters.height[row]) for parameters in drawn)
     reduction = choose_reduction(
         [
@@ -116,7 +134,8 @@ def _views_of_jpeg(
     except NotPlainError:
         return None
     return [
-        make_photograph_view(image, parameters, row, view, reduction) for parameters, view in pairs
+        _as_tensor(make_photograph_view(image, parameters, row, view, reduction))
+        for parameters, view in pairs
     ]
 
 
@@ -134,10 +153,19 @@ def _general(
     height, width = image.shape[-2:]
     # Keyed on the slot, not on the replacement: the rest of the epoch stays as it was.
     drawn = _draw(views, [(height, width)], seed, epoch, [index])
-    pairs = zip(drawn, views.views, strict=True)
+    pairs = zip(drawn, views.every, strict=True)
     if not HAS_OPENCV:
-        return [make_view(image, parameters, 0, view) for parameters, view in pairs], bad
+        made = [make_levels(image, parameters, 0, view) for parameters, view in pairs]
+        return Sample(index, made, bad)
     from imsvd.views.photographs import make_photograph_view  # noqa: PLC0415 - needs the extra
 
     pixels = image.permute(1, 2, 0).numpy()
-    return [make_photograph_view(pixels, parameters, 0, view) for parameters, view in pairs], bad
+    made = [
+        _as_tensor(make_photograph_view(pixels, parameters, 0, view)) for parameters, view in pairs
+    ]
+    return Sample(index, made, bad)
+
+
+def _as_tensor(view: npt.NDArray[np.uint8]) -> Tensor:
+    """(3, size, size) from (size, size, 3), without copying."""
+    return torch.from_numpy(view).permute(2, 0, 1)

@@ -2,9 +2,10 @@
 
 from imsvd.views.batched import batch_views, make_views_batched
 from imsvd.views.keyed import keyed_uniforms
+from imsvd.views.levels import normalise
 from imsvd.views.parameters import ViewParameters, sample_parameters
 from imsvd.views.settings import ViewSettings, ViewsSettings, cifar_views, paper_views
-from imsvd.views.single import image_views, make_view
+from imsvd.views.single import image_views, make_levels, make_view
 
 __all__ = [
     "ViewParameters",
@@ -14,8 +15,10 @@ __all__ = [
     "cifar_views",
     "image_views",
     "keyed_uniforms",
+    "make_levels",
     "make_view",
     "make_views_batched",
+    "normalise",
     "paper_views",
     "sample_parameters",
 ]

@@ -155,7 +155,7 @@ def batch_views(
     heights = np.full(len(images), images.shape[2])
     widths = np.full(len(images), images.shape[3])
     made = []
-    for number, view in enumerate(settings.views):
+    for number, view in enumerate(settings.every):
         parameters = sample_parameters(
             view, heights, widths, seed=seed, epoch=epoch, indices=indices, view=number
         )

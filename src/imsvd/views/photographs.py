@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from PIL import Image
-from torch import Tensor
 
 from imsvd.views.parameters import CONTRAST, HUE, SATURATION, ViewParameters
 from imsvd.views.resampling import blur_kernel_size
@@ -55,13 +54,11 @@ def crop_view(
     top, left, height, width = box
     size = settings.size
     if reduction > 1:
-        # The crop falls between pixels, which only Pillow's resampler allows.
-        filters = Image.Resampling.BILINEAR, Image.Resampling.BICUBIC
-        right, bottom = left + width, top + height
-        within = (left / reduction, top / reduction, right / reduction, bottom / reduction)
-        resample = filters[settings.interpolation == "bicubic"]
-        return np.array(Image.fromarray(image).resize((size, size), resample, within))
+        return _crop_between_pixels(image, box, settings, reduction)
     crop = image[top : top + height, left : left + width]
+    if settings.interpolation == "bilinear" and max(height, width) <= size:
+        # Nothing shrinks, so there is nothing to filter.
+        return cv2.resize(crop, (size, size))  # type: ignore[return-value]
     # The batch is made before the channels are moved: otherwise PyTorch takes its slow kernel and
     # returns planes.
     batch = torch.from_numpy(np.ascontiguousarray(crop))[None].permute(0, 3, 1, 2)
@@ -69,6 +66,23 @@ def crop_view(
         batch, (size, size), mode=settings.interpolation, antialias=True
     )
     return resized.permute(0, 2, 3, 1)[0].numpy()
+
+
+def _crop_between_pixels(
+    image: Pixels, box: tuple[int, int, int, int], settings: ViewSettings, reduction: int
+) -> Pixels:
+    """Crop from a smaller picture, in which the box has fractions; only Pillow's resampler can."""
+    top, left, height, width = (side / reduction for side in box)
+    # Pillow copies all that it is given, so it is given no more than the crop touches.
+    first_row, first_column = int(top), int(left)
+    touched = image[first_row : math.ceil(top + height), first_column : math.ceil(left + width)]
+    filters = Image.Resampling.BILINEAR, Image.Resampling.BICUBIC
+    resample = filters[settings.interpolation == "bicubic"]
+    top, left = top - first_row, left - first_column
+    # Rows decoded in excess of a whole number may be missing at the edge of the picture.
+    within = (left, top, min(left + width, touched.shape[1]), min(top + height, touched.shape[0]))
+    picture = Image.fromarray(np.ascontiguousarray(touched))
+    return np.array(picture.resize((settings.size, settings.size), resample, within))
 
 
 class Blend(NamedTuple):
@@ -143,41 +157,25 @@ def _blend(operation: int, factor: float, view: Pixels, pending: Blend | None) -
     return Blend(factor, 0.0, -_DROPPED)
 
 
-def blur_view(view: Pixels, sigma: float) -> Levels:
+def blur_view(view: Pixels, sigma: float) -> Pixels:
     """Gaussian blur of a (size, size) or (size, size, 3) view, with reflected edges."""
     if math.exp(-0.5 / sigma**2) < _LEAST_WEIGHT:
         return view
     radius = min(blur_kernel_size(len(view)) // 2, math.ceil(3 * sigma))
     kernel = cv2.getGaussianKernel(2 * radius + 1, sigma)
-    return cv2.sepFilter2D(view, cv2.CV_32F, kernel, kernel)
+    return cv2.sepFilter2D(view, cv2.CV_8U, kernel, kernel)  # type: ignore[return-value]
 
 
-def solarise(view: Levels) -> Levels:
+def solarise(view: Pixels) -> Pixels:
     """Invert the bright half: the smaller of each value and its inverse."""
-    inverse: Levels = 255 - view
+    inverse: Pixels = 255 - view
     return np.minimum(view, inverse, out=inverse)
-
-
-@lru_cache(maxsize=16)
-def _scale_and_shift(settings: ViewSettings) -> tuple[Tensor, Tensor]:
-    """(3 size,) each: what normalises one row of pixels; whole rows go fast, triples do not."""
-    mean, std = torch.tensor(settings.mean), torch.tensor(settings.std)
-    return (1 / (255.0 * std)).repeat(settings.size), (-mean / std).repeat(settings.size)
-
-
-def normalise(view: Levels, settings: ViewSettings) -> Tensor:
-    """(3, size, size) float32 from (size, size) or (size, size, 3) levels."""
-    colour: Levels = view if view.ndim == 3 else cv2.cvtColor(view, cv2.COLOR_GRAY2RGB)
-    scale, shift = _scale_and_shift(settings)
-    rows = torch.from_numpy(colour.reshape(settings.size, -1)).to(torch.float32)
-    torch.addcmul(shift, rows, scale, out=rows)
-    return rows.view(settings.size, settings.size, 3).permute(2, 0, 1)
 
 
 def make_photograph_view(
     image: Pixels, parameters: ViewParameters, i: int, settings: ViewSettings, reduction: int = 1
-) -> Tensor:
-    """One view of one image, as `make_view` would give it to within a few levels.
+) -> Pixels:
+    """One view of one image, as `make_levels` would give it to within a few levels.
 
     Args:
         image: (height, width, 3), at 1 / `reduction` of the size the parameters were drawn for.
@@ -187,7 +185,7 @@ def make_photograph_view(
         reduction: by which the image was decoded smaller.
 
     Returns:
-        (3, size, size) float32, normalised, channels innermost in memory.
+        (size, size, 3).
     """
     top, left, height, width = (int(side[i]) for side in parameters[:4])
     view = crop_view(image, (top, left, height, width), settings, reduction)
@@ -197,9 +195,10 @@ def make_photograph_view(
         view = jitter(view, parameters, i)
     if parameters.grey[i]:
         view = cv2.cvtColor(view, cv2.COLOR_RGB2GRAY)  # type: ignore[assignment]
-    levels: Levels = view
     if parameters.blur[i]:
-        levels = blur_view(view, float(parameters.blur_sigma[i]))
+        view = blur_view(view, float(parameters.blur_sigma[i]))
     if parameters.solarise[i]:
-        levels = solarise(levels)
-    return normalise(levels, settings)
+        view = solarise(view)
+    if view.ndim == 2:
+        view = cv2.cvtColor(view, cv2.COLOR_GRAY2RGB)  # type: ignore[assignment]
+    return view

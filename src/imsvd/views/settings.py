@@ -85,11 +85,30 @@ class ViewsSettings(Settings):
         "smaller than it train faster, and objects then appear equally large in both.",
     )
 
+    local_views: int = Field(
+        default=0,
+        ge=0,
+        le=30,
+        description="Small views beside the large ones (multi-crop), for methods that use them.",
+    )
+    local_size: int = Field(default=96, ge=8, description="Side of the local views, in pixels.")
+    local_crop_scale: Range = Field(
+        default=(0.05, 0.14), description="Share of the image's area that a local view shows."
+    )
+
     @model_validator(mode="after")
     def _at_least_two(self) -> Self:
         if len(self.views) < 2:
             raise ValueError(f"views has {len(self.views)} entries: at least two are compared")
         return self
+
+    @property
+    def every(self) -> tuple[ViewSettings, ...]:
+        """The views in the order in which a method gets them: local ones last."""
+        local = self.views[0].model_copy(
+            update={"size": self.local_size, "crop_scale": self.local_crop_scale}
+        )
+        return self.views + (local,) * self.local_views
 
     @property
     def whole_image_size(self) -> int:

@@ -6,6 +6,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
+from imsvd.views.levels import normalise
 from imsvd.views.parameters import (
     BRIGHTNESS,
     CONTRAST,
@@ -45,6 +46,13 @@ def make_view(image: Tensor, parameters: ViewParameters, i: int, settings: ViewS
     Returns:
         (3, size, size) float32, normalised.
     """
+    return normalise(make_levels(image, parameters, i, settings)[None], settings)[0]
+
+
+def make_levels(
+    image: Tensor, parameters: ViewParameters, i: int, settings: ViewSettings
+) -> Tensor:
+    """`make_view` without the normalisation: (3, size, size) uint8."""
     if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] != 3:
         raise ValueError(
             f"image must be bytes of shape (3, height, width), not {image.dtype} of shape "
@@ -66,9 +74,7 @@ def make_view(image: Tensor, parameters: ViewParameters, i: int, settings: ViewS
         view = F.gaussian_blur(view, [kernel_size] * 2, [float(parameters.blur_sigma[i])] * 2)
     if parameters.solarise[i]:
         view = F.solarize(view, _SOLARISE_THRESHOLD)
-    mean = torch.tensor(settings.mean, device=view.device)[:, None, None]
-    std = torch.tensor(settings.std, device=view.device)[:, None, None]
-    return view.to(torch.float32).mul_(1 / (255.0 * std)).sub_(mean / std)
+    return view
 
 
 def image_views(
@@ -85,7 +91,7 @@ def image_views(
     """
     height, width, indices = (np.array([value]) for value in (*image.shape[1:], index))
     made = []
-    for number, view in enumerate(settings.views):
+    for number, view in enumerate(settings.every):
         parameters = sample_parameters(
             view, height, width, seed=seed, epoch=epoch, indices=indices, view=number
         )

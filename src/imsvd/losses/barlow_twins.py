@@ -1,0 +1,79 @@
+"""Barlow Twins: Self-Supervised Learning via Redundancy Reduction (https://arxiv.org/abs/2103.03230).
+
+Every component of the embedding is standardised over the batch; the cross-correlation matrix of two
+views is then to be the identity. Its diagonal ties the views together, and the rest of it keeps
+different components from telling the same.
+
+| symbol | here |
+|---|---|
+| Z^A, Z^B | `first`, `second`: embeddings of the two views, `(batch, width)` |
+| C, Eq. 2 | cross-correlation of the views; only its diagonal and its norm are needed |
+| first sum of Eq. 1 | `invariance` |
+| second sum of Eq. 1 | `redundancy` |
+| λ | `redundancy_weight` |
+
+The authors' code standardises with a BatchNorm, thus with the biased variance and an ε of 1e-5 that
+the paper does not mention; so does this. Means, variances and C are those of the global batch.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from imsvd.losses.batch_statistics import (
+    centred,
+    global_mean,
+    moment_energy,
+    sample_mean,
+)
+from imsvd.losses.output import LossOutput
+from imsvd.losses.pairs import checked_pair
+
+EPSILON = 1e-5
+"""Added to the variance, as BatchNorm does."""
+
+
+def standardise(embedding: Tensor) -> Tensor:
+    """Give every component mean 0 and variance 1 over the global batch, `(batch, width)`."""
+    deviations = centred(embedding)
+    return deviations * (sample_mean(deviations.square()) + EPSILON).rsqrt()
+
+
+def correlations(first: Tensor, second: Tensor) -> Tensor:
+    """Diagonal of C: `(width,)` from two standardised views."""
+    return global_mean(first * second)
+
+
+def invariance(diagonal: Tensor) -> Tensor:
+    """Σ (1 − C_ii)² of Eq. 1 from the diagonal of C."""
+    return (1 - diagonal).square().sum()
+
+
+def redundancy(first: Tensor, second: Tensor, diagonal: Tensor) -> Tensor:
+    """Σ C_ij² over i ≠ j of Eq. 1: all cells but those of the diagonal."""
+    return moment_energy(first, second) - diagonal.square().sum()
+
+
+class BarlowTwinsLoss(nn.Module):
+    """The loss of two views (Eq. 1) over the global batch, in float32 or float64.
+
+    Args:
+        redundancy_weight: λ.
+    """
+
+    def __init__(self, redundancy_weight: float = 0.0051) -> None:
+        super().__init__()
+        self.redundancy_weight = redundancy_weight
+
+    def forward(self, first: Tensor, second: Tensor) -> LossOutput:
+        """Loss of two views' embeddings, `(batch, width)` each."""
+        with torch.autocast(first.device.type, enabled=False):
+            first, second = checked_pair("BarlowTwinsLoss", first, second, least=2)
+            first, second = standardise(first), standardise(second)
+            diagonal = correlations(first, second)
+            tied, redundant = invariance(diagonal), redundancy(first, second, diagonal)
+            total = tied + self.redundancy_weight * redundant
+        return LossOutput(total, {"invariance": tied.detach(), "redundancy": redundant.detach()})
+
+    def extra_repr(self) -> str:
+        """Settings shown by `print(loss)`."""
+        return f"redundancy_weight={self.redundancy_weight:g}"

@@ -1,0 +1,32 @@
+"""BYOL: bootstrap your own latent (https://arxiv.org/abs/2006.07733).
+
+A predictor on top of the online network must guess, from one view, what a slowly moving copy of the
+network makes of the other. There are no negatives: the predictor and the copy keep the embeddings
+from collapsing.
+
+| symbol | here |
+|---|---|
+| q_θ(z_θ) | `prediction`, `(batch, width)` |
+| z'_ξ | `target`, `(batch, width)`, held constant |
+| ℒ_{θ,ξ}, Eq. 2 | `2 - 2 * cosine`: the squared distance of the two unit vectors |
+
+The paper adds the losses of both directions; the method does so, with this loss for each.
+"""
+
+from torch import Tensor, nn
+
+from imsvd.losses.output import LossOutput
+from imsvd.losses.pairs import checked_pair, mean_cosine
+
+
+class BYOLLoss(nn.Module):
+    """Squared distance of normalised predictions and targets (Eq. 2), a mean over the global batch.
+
+    Computed in float32 (or float64) whatever the autocast state; no gradient reaches the target.
+    """
+
+    def forward(self, prediction: Tensor, target: Tensor) -> LossOutput:
+        """Loss of predictions of one view for the targets of another, `(batch, width)` each."""
+        prediction, target = checked_pair("BYOLLoss", prediction, target.detach())
+        cosine = mean_cosine(prediction, target)
+        return LossOutput(2 - 2 * cosine, {"cosine": cosine.detach()})

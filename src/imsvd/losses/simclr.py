@@ -1,0 +1,100 @@
+"""SimCLR: a simple framework for contrastive learning (https://arxiv.org/abs/2002.05709).
+
+Each of the 2N embeddings of a batch must recognise the other view of its image among all 2N - 1
+others. The loss (NT-Xent) is the cross-entropy of that choice, with cosines as logits.
+
+| symbol | here |
+|---|---|
+| z_i, z_j | `first`, `second`: the two views' embeddings, `(batch, width)` |
+| τ | `temperature` |
+| sim(z_i, z_j) / τ of a pair | minus `attraction`, its mean |
+| log Σ_{k≠i} exp(sim(z_i, z_k) / τ) | `repulsion`, its mean |
+| ℓ, Eq. 1 | `attraction + repulsion` |
+
+The batch is that of all ranks: a rank compares its own 2n embeddings with all 2N, and holds only
+these rows of the similarity matrix.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from imsvd import distributed
+from imsvd.losses.output import LossOutput
+from imsvd.losses.pairs import checked_pair
+
+
+def repulsion(own: Tensor, every: Tensor, position: Tensor, temperature: float) -> Tensor:
+    """Mean over rows of the log-sum of exponentials of all similarities but that with itself.
+
+    Args:
+        own: `(rows, width)` unit vectors.
+        every: `(columns, width)` unit vectors, among them those of `own`.
+        position: `(rows,)` column of each row's own vector.
+        temperature: τ.
+    """
+    logits = own @ every.T / temperature
+    return logits.scatter(1, position[:, None], -math.inf).logsumexp(dim=1).mean()
+
+
+def contrast_bounds(
+    temperature: float, num_negatives: int, num_directions: int
+) -> dict[str, dict[str, float]]:
+    """Terms of a contrastive loss whose positives agree, with the negatives far away or all equal.
+
+    Args:
+        temperature: τ.
+        num_negatives: how many negatives each embedding has.
+        num_directions: how many different images there are; they can be as far apart as the corners
+            of a simplex, and no further.
+    """
+    near = 1 / temperature
+    far = -near / max(1, num_directions - 1)
+    ideal = near + math.log1p(num_negatives * math.exp(far - near))
+    collapsed = near + math.log1p(num_negatives)
+    return {
+        name: {"attraction": -near, "repulsion": value, "total": value - near}
+        for name, value in (("ideal", ideal), ("collapsed", collapsed))
+    }
+
+
+class SimCLRLoss(nn.Module):
+    """NT-Xent of two views (Eq. 1) over the global batch.
+
+    Computed in float32 (or float64) whatever the autocast state. Beyond its inputs it holds the
+    gathered embeddings and a few times `(2 * batch, 2 * global batch)` similarities.
+
+    Args:
+        temperature: τ, by which cosines are divided.
+    """
+
+    def __init__(self, temperature: float = 0.1) -> None:
+        super().__init__()
+        self.temperature = temperature
+
+    def forward(self, first: Tensor, second: Tensor) -> LossOutput:
+        """Loss of two views' embeddings, `(batch, width)` each."""
+        with torch.autocast(first.device.type, enabled=False):
+            z1, z2 = (
+                F.normalize(view, dim=1) for view in checked_pair("SimCLRLoss", first, second)
+            )
+            # Ranks lie one after another, each with its first views and then its second.
+            own = torch.cat([z1, z2])
+            every = distributed.all_gather_with_gradient(own)
+            position = len(own) * distributed.rank() + torch.arange(len(own), device=own.device)
+            parts = {
+                "attraction": -(z1 * z2).sum(dim=1).mean() / self.temperature,
+                "repulsion": repulsion(own, every, position, self.temperature),
+            }
+            values = distributed.mean_over_ranks_with_gradient(torch.stack(list(parts.values())))
+        return LossOutput(values.sum(), dict(zip(parts, values.detach(), strict=True)))
+
+    def bounds(self, batch_size: int) -> dict[str, dict[str, float]]:
+        """Terms of a global batch when views agree and images are as far apart as possible, or all equal."""
+        return contrast_bounds(self.temperature, 2 * batch_size - 2, batch_size)
+
+    def extra_repr(self) -> str:
+        """Settings shown by `print(loss)`."""
+        return f"temperature={self.temperature:g}"

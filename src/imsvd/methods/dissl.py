@@ -1,0 +1,81 @@
+"""DISSL as a method: a backbone, a teacher and a linear student (arXiv 2209.06235)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from imsvd.losses.dissl import DISSLLoss
+from imsvd.methods.base import Method, MethodOutput, MethodSettings
+from imsvd.networks import feature_width, projector
+
+
+class DISSLSettings(MethodSettings):
+    """Settings of DISSL; the defaults are the paper's for ImageNet."""
+
+    name: Literal["dissl"] = "dissl"
+    teacher: tuple[int, ...] = Field(
+        (2048, 512), description="hidden widths of the teacher; none makes it linear"
+    )
+    classes: int = Field(16384, ge=2, description="C, classes to which images are assigned")
+    marginal_weight: float = Field(2.3, ge=0, description="λ, weight of using classes evenly")
+    invariance_weight: float = Field(0.8, ge=0, description="β, weight of the teacher's agreement")
+    teacher_temperature: float = Field(0.5, gt=0, description="divides the teacher's logits")
+    student_temperature: float = Field(1.0, gt=0, description="divides the student's logits")
+
+    admits_local_views: ClassVar[bool] = True
+
+
+class DISSL(Method):
+    """Views through one network; the teacher reads the two large ones, the student all of them."""
+
+    def __init__(self, settings: DISSLSettings, backbone: nn.Module, num_samples: int = 0) -> None:
+        super().__init__()
+        del num_samples
+        self.classes = settings.classes
+        self.backbone = backbone
+        width = feature_width(backbone)
+        self.teacher = projector((width, *settings.teacher, settings.classes), last="bias")
+        # Linear, so that what the student can tell, a linear probe can.
+        self.student = nn.Linear(width, settings.classes)
+        self.loss = DISSLLoss(
+            settings.marginal_weight,
+            settings.invariance_weight,
+            settings.teacher_temperature,
+            settings.student_temperature,
+        )
+
+    def forward(self, views: Sequence[Tensor], samples: Tensor) -> MethodOutput:
+        """Compute the loss; each view is its own pass, because BatchNorm must not mix them."""
+        del samples
+        features = [self.backbone(view) for view in views]
+        teachers = [self.teacher(feature) for feature in features[:2]]
+        students = [self.student(feature) for feature in features]
+        loss, terms = self.loss(teachers, students)
+        return MethodOutput(loss, terms, features[0].detach(), teachers[0].detach())
+
+    def bounds(self, batch_size: int) -> dict[str, dict[str, float]]:
+        """Return the terms of certain and even, undecided, and equal assignments.
+
+        A batch of N certain assignments has at most ln N of marginal entropy, however good.
+        """
+        log_classes = math.log(self.classes)
+        return {
+            "ideal": self._values(0.0, log_classes),
+            "batch_limit": self._values(0.0, min(log_classes, math.log(batch_size))),
+            "uniform": self._values(log_classes, log_classes),
+            "collapsed": self._values(0.0, 0.0),
+        }
+
+    def _values(self, uncertainty: float, marginal_entropy: float) -> dict[str, float]:
+        total = (1 + self.loss.invariance_weight) * uncertainty
+        return {
+            "distillation": uncertainty,
+            "marginal_entropy": marginal_entropy,
+            "invariance": uncertainty,
+            "total": total - self.loss.marginal_weight * marginal_entropy,
+        }

@@ -1,0 +1,39 @@
+"""Views as bytes, and how bytes become what a network takes.
+
+A view is made of bytes and stays so until its batch is complete: a quarter of the memory to fill, to
+hand from one process to another and to copy to a GPU. Then one pass normalises the whole batch.
+"""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from imsvd.views.settings import ViewSettings
+
+
+def normalise(levels: Tensor, settings: ViewSettings) -> Tensor:
+    """(x / 255 - mean) / std for every channel.
+
+    Args:
+        levels: (n, 3, size, size) uint8 in channels_last memory format, on any device.
+        settings: of the view.
+
+    Returns:
+        float32 of the same shape, format and device.
+    """
+    count, channels, height, width = levels.shape
+    scale, shift = _scale_and_shift(settings.mean, settings.std, width, levels.device)
+    rows = levels.permute(0, 2, 3, 1).reshape(count, height, width * channels).to(torch.float32)
+    torch.addcmul(shift, rows, scale, out=rows)
+    return rows.view(count, height, width, channels).permute(0, 3, 1, 2)
+
+
+@lru_cache(maxsize=32)
+def _scale_and_shift(
+    mean: tuple[float, ...], std: tuple[float, ...], width: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """(3 width,) each: what normalises one row of pixels; whole rows go fast, triples do not."""
+    means, stds = torch.tensor(mean), torch.tensor(std)
+    scale, shift = 1 / (255.0 * stds), -means / stds
+    return scale.repeat(width).to(device), shift.repeat(width).to(device)

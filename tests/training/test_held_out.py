@@ -1,0 +1,68 @@
+import pytest
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from imsvd.datasets import ShapesSource, Subset
+from imsvd.encoder import describe_encoder
+from imsvd.training.held_out import HeldOutImages
+from tests import gloo
+from tests.training import tiny
+
+
+class NamesTheBrightest(nn.Module):
+    """Logits that depend on the picture alone, so that hits can be counted by hand."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images.mean(dim=1).flatten(1)[:, :8]
+
+
+def held_out(count: int) -> HeldOutImages:
+    config = tiny.config()
+    return HeldOutImages(ShapesSource("test", count=count), describe_encoder(config), config)
+
+
+def by_hand(count: int) -> dict[str, float]:
+    config, source = tiny.config(), ShapesSource("test", count=count)
+    view = config.views.views[0]
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (view.mean, view.std))
+    first = five = 0
+    assert source.labels is not None
+    for index, label in enumerate(source.labels.tolist()):
+        image = (source.read(index).float() / 255 - mean) / std
+        scores = NamesTheBrightest()(image[None])[0].tolist()
+        ranked = sorted(range(8), key=lambda place: -scores[place])
+        first += ranked[0] == label
+        five += label in ranked[:5]
+    return {"top1": 100 * first / count, "top5": 100 * five / count, "test_images": count}
+
+
+def measure(count: int) -> dict[str, float]:
+    return held_out(count).measure(NamesTheBrightest(), Fabric(accelerator="cpu", devices=1))
+
+
+def test_accuracies_by_hand() -> None:
+    assert measure(37) == pytest.approx(by_hand(37))
+
+
+@pytest.mark.parametrize("count", [37, 2])
+def test_ranks_count_every_image_once_even_where_some_have_none(count: int) -> None:
+    for found in gloo.run(3, measure, count):
+        assert found == pytest.approx(by_hand(count))
+
+
+def test_small_images_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = held_out(9)
+    expected = images.measure(NamesTheBrightest(), Fabric(accelerator="cpu", devices=1))
+    monkeypatch.delattr(Subset, "read_many")
+    assert images.measure(NamesTheBrightest(), Fabric(accelerator="cpu", devices=1)) == expected
+
+
+def test_no_more_than_five_classes_have_no_top5() -> None:
+    source = ShapesSource("test", count=9)
+    source.classes = source.classes[:5]
+    source.labels = torch.arange(9) % 5
+    config = tiny.config()
+    images = HeldOutImages(source, describe_encoder(config), config)
+    found = images.measure(NamesTheBrightest(), Fabric(accelerator="cpu", devices=1))
+    assert set(found) == {"top1", "test_images"}
