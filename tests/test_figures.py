@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from imsvd.figures import draw_demo, draw_training
+from imsvd.figures import draw_comparison, draw_demo, draw_training
 from imsvd.runs import RunFolder
 
 RECORDS: list[dict[str, Any]] = [
@@ -40,3 +40,13 @@ def test_the_page_of_the_demo(trained: Path, tmp_path: Path) -> None:
     galleries = {"variable 1, unit 2": images, "variable 3, unit 1": images[:2]}
     records = RunFolder(trained).metrics()
     assert_picture(draw_demo(records, accuracies, galleries, tmp_path / "demo.png"), 1500)
+
+
+def test_methods_are_drawn_with_a_band_for_their_seeds(tmp_path: Path) -> None:
+    runs = [[(epoch, 100.0 * epoch, 20.0 + epoch + seed) for epoch in (1, 2, 3)] for seed in (0, 1)]
+    assert_picture(draw_comparison({"imsvd": runs}, tmp_path / "a.png"), 1500)
+    mean = [[(epoch, 100.0 * epoch, 20.5 + epoch) for epoch in (1, 2, 3)]]
+    draw_comparison({"imsvd": mean}, tmp_path / "b.png")
+    assert (tmp_path / "a.png").read_bytes() != (tmp_path / "b.png").read_bytes()
+    many = {f"method {number}": runs for number in range(20)}
+    assert_picture(draw_comparison(many, tmp_path / "c.png"), 1500)

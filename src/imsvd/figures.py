@@ -1,15 +1,20 @@
-"""Pictures of a run: its loss terms against their bounds, and what the demo found."""
+"""Pictures of runs: loss terms against their bounds, what the demo found, methods side by side."""
 
 from __future__ import annotations
 
+import io
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
+
+from imsvd.checkpoints import write_atomically
 
 TERM_TITLES = {
     "loss": "loss",
@@ -25,6 +30,9 @@ BOUND_STYLES = {
 }
 CURVE = "#1f5fa8"
 BARS = {"chance": "#d0d0d0", "untrained": "#9db8d6", "trained": CURVE}
+# Okabe and Ito's colours, which colour-blind people can tell apart; yellow is too pale for a line.
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+LINES = ("-", "--", ":")
 STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -65,6 +73,94 @@ def draw_demo(
         _draw_galleries(bottom, galleries)
         figure.savefig(path, dpi=150)
     return path
+
+
+def draw_comparison(
+    curves: Mapping[str, Sequence[Sequence[tuple[int, float, float]]]], path: Path
+) -> Path:
+    """Draw accuracy over epochs and over seconds: a line per method, a band for its seeds.
+
+    `curves` maps a method to its runs, each a list of (epoch, seconds, accuracy in percent).
+    """
+    means = {method: _mean_curve(runs) for method, runs in curves.items()}
+    looks = {
+        method: (PALETTE[number % len(PALETTE)], LINES[number // len(PALETTE) % len(LINES)])
+        for number, method in enumerate(curves)
+    }
+    unit, seconds = _time_unit(max(points[-1].seconds for points in means.values()))
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(9.5, 3.4), layout="constrained")
+        by_epoch, by_time = figure.subplots(1, 2, sharey=True)
+        # The legend lists the methods as their lines end, from top to bottom.
+        for method in sorted(means, key=lambda method: -means[method][-1].accuracy):
+            points, look = means[method], looks[method]
+            _draw_curve(by_epoch, [point.epoch for point in points], points, look, method)
+            times = [point.seconds / seconds for point in points]
+            _draw_curve(by_time, times, points, look, method)
+        by_epoch.xaxis.set_major_locator(MaxNLocator(integer=True))
+        by_epoch.set(xlabel="epoch", ylabel="online kNN-20 accuracy, %", xlim=(0, None))
+        by_time.set(xlabel=f"training time, {unit}", xlim=(0, None))
+        handles, labels = by_epoch.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside right center", frameon=False)
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png", dpi=200)
+    write_atomically(path, picture.getvalue())
+    return path
+
+
+def _time_unit(longest: float) -> tuple[str, int]:
+    """Return a unit in which `longest` seconds are a handy number, and its seconds."""
+    if longest >= 2 * 3600:
+        return "hours", 3600
+    return ("minutes", 60) if longest >= 2 * 60 else ("seconds", 1)
+
+
+class _MeanPoint(NamedTuple):
+    """The runs of a method at one epoch."""
+
+    epoch: int
+    seconds: float
+    accuracy: float
+    deviation: float
+
+
+def _mean_curve(runs: Sequence[Sequence[tuple[int, float, float]]]) -> list[_MeanPoint]:
+    """Average the runs at every epoch that any of them has."""
+    points = sorted(point for run in runs for point in run)
+    curve = []
+    for epoch, same_epoch in itertools.groupby(points, key=lambda point: point[0]):
+        _, seconds, accuracies = zip(*same_epoch, strict=True)
+        deviation = stdev(accuracies) if len(accuracies) > 1 else 0.0
+        curve.append(_MeanPoint(epoch, fmean(seconds), fmean(accuracies), deviation))
+    return curve
+
+
+def _draw_curve(
+    axis: Axes,
+    places: Sequence[float],
+    points: Sequence[_MeanPoint],
+    look: tuple[str, str],
+    label: str,
+) -> None:
+    colour, line = look
+    axis.plot(
+        places,
+        [point.accuracy for point in points],
+        line,
+        color=colour,
+        label=label,
+        marker="o" if len(points) < 30 else None,
+        markersize=3,
+    )
+    axis.fill_between(
+        places,
+        [point.accuracy - point.deviation for point in points],
+        [point.accuracy + point.deviation for point in points],
+        color=colour,
+        alpha=0.15,
+        linewidth=0,
+    )
+    axis.grid(visible=True, axis="y", color="#e5e5e5", linewidth=0.8)
 
 
 def _terms(records: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:

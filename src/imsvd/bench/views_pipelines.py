@@ -21,7 +21,7 @@ from torchvision.transforms import v2
 
 from imsvd.datasets import EncodedSource
 from imsvd.training.samples import make_samples, stack_views
-from imsvd.views import ViewSettings, ViewsSettings, batch_views
+from imsvd.views import ViewSettings, ViewsSettings, batch_views, normalise
 from imsvd.views.resampling import blur_kernel_size
 
 Task = Literal["photographs", "small"]
@@ -81,7 +81,10 @@ def _one_by_one(read: Callable[[Any], Any], views: Sequence[Callable[[Any], Any]
 def _ours(settings: ViewsSettings, task: Task) -> Pipeline:
     def photographs(files: Files) -> list[Tensor]:
         samples = make_samples(_InMemory(files), settings, 0, 0, range(len(files)))
-        return [stack_views(view) for view in zip(*(views for views, _ in samples), strict=True)]
+        stacked = map(stack_views, zip(*(sample.views for sample in samples), strict=True))
+        return [
+            normalise(levels, view) for levels, view in zip(stacked, settings.every, strict=True)
+        ]
 
     def small(images: Pixels) -> list[Tensor]:
         batch = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
@@ -155,10 +158,15 @@ def _v2_view(view: ViewSettings) -> Callable[[Any], Any]:
 
 
 def _lightly(settings: ViewsSettings, task: Task) -> Pipeline:
+    del task
+    return _one_by_one(_read_pil, lightly_views(settings))
+
+
+def lightly_views(settings: ViewsSettings) -> list[Callable[[Any], Tensor]]:
+    """lightly's transforms, one per view, from a PIL image to a normalised tensor."""
     from lightly.transforms import byol_transform  # noqa: PLC0415 - an optional package
 
-    del task
-    views = [
+    return [
         byol_transform.BYOLView1Transform(
             input_size=view.size,
             min_scale=view.crop_scale[0],
@@ -176,7 +184,6 @@ def _lightly(settings: ViewsSettings, task: Task) -> Pipeline:
         )
         for view in settings.views
     ]
-    return _one_by_one(_read_pil, views)
 
 
 def _albumentations(antialias: bool) -> Callable[[ViewsSettings, Task], Pipeline]:

@@ -1,0 +1,1 @@
+"""Many runs as one undertaking: planned, deduplicated, run, resumed and tabulated."""

@@ -1,0 +1,225 @@
+"""One run of a grid in a process of its own: `python -m imsvd.grid.job FOLDER`.
+
+Its configuration is FOLDER/config.yaml. A process of its own has a peak of memory of its own, and
+whatever happens to it leaves the grid standing. It ends when its standard input does, so that
+nothing goes on training behind the back of a grid that was killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import signal
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from imsvd.api import Split, split_features
+from imsvd.checkpoints import seed_random_state, write_atomically
+from imsvd.config import Config
+from imsvd.datasets import open_source
+from imsvd.distributed import rank
+from imsvd.encoder import Encoder, describe_encoder, load
+from imsvd.errors import InputError, Interrupted
+from imsvd.evaluation import Features, KNNSettings, knn, linear_probe, usable_neighbours
+from imsvd.grid.outcome import FAILURE, CurvePoint, Outcome, data_fingerprint, write_outcome
+from imsvd.methods import build_method
+from imsvd.networks import build_backbone
+from imsvd.runs import RunFolder
+from imsvd.training import train
+
+HELD_OUT = 10
+"""Every tenth training image asks; the others answer."""
+
+
+def run_job(folder: Path, *, trained: bool, parallel: int, console: Console) -> None:
+    """Train what FOLDER/config.yaml describes, or go on with it, evaluate it and write its outcome."""
+    run = RunFolder(folder)
+    config = run.config()
+    if trained:
+        with _remembered_peak(run, config):
+            train(config, run, console)
+    if rank() != 0:
+        return
+    began = time.monotonic()
+    encoder = load(folder) if trained else untrained_encoder(config)
+    split = split_features(encoder, config.data.source, console)
+    records = run.metrics() if trained else []
+    outcome = Outcome(
+        data=data_fingerprint(config.data.source),
+        metrics=evaluate_split(split),
+        hold_out=hold_out_accuracy(split.train),
+        seconds_per_epoch=_median([record["seconds"] for record in records]),
+        training_seconds=records[-1]["total_seconds"] if records else 0,
+        evaluation_seconds=time.monotonic() - began,
+        peak_memory=_read_peak(run),
+        head_parameters=count_head_parameters(config) if trained else 0,
+        backbone_parameters=sum(weight.numel() for weight in encoder.backbone.parameters()),
+        curve=accuracy_curve(records),
+        parallel=parallel,
+        threads=torch.get_num_threads(),
+        device=_device(config),
+        version=version("imsvd"),
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    write_outcome(folder, outcome)
+
+
+def untrained_encoder(config: Config) -> Encoder:
+    """Return the encoder as every method of this seed begins with it."""
+    seed_random_state(config.seed)
+    return Encoder(describe_encoder(config)).eval()
+
+
+def evaluate_split(split: Split) -> dict[str, float]:
+    """Return kNN-20, kNN-200 and linear probe accuracies of the test images, in percent."""
+    settings = usable_neighbours(KNNSettings(), len(split.train.features))
+    parts = (*_labelled(split.train), *_labelled(split.test))
+    return knn(*parts, settings) | linear_probe(*parts)
+
+
+def hold_out_accuracy(train: Features) -> float:
+    """Return kNN-20 accuracy in percent of every tenth training image against the others."""
+    features, labels = _labelled(train)
+    asks = torch.arange(len(features)) % HELD_OUT == HELD_OUT - 1
+    if not asks.any():
+        raise InputError(
+            f"{len(features)} training images are too few to hold a tenth of them out; give more."
+        )
+    settings = usable_neighbours(KNNSettings(neighbours=(20,)), int((~asks).sum()))
+    (accuracy,) = knn(
+        features[~asks], labels[~asks], features[asks], labels[asks], settings
+    ).values()
+    return accuracy
+
+
+def count_head_parameters(config: Config) -> int:
+    """Count what is trained beside the backbone; momentum copies are not trained."""
+    source = open_source(config.data.source, "train")
+    method = build_method(config.method, build_backbone(config.backbone), len(source))
+    backbone = set(method.backbone.parameters())
+    return sum(
+        weight.numel()
+        for weight in method.parameters()
+        if weight.requires_grad and weight not in backbone
+    )
+
+
+def accuracy_curve(records: list[dict[str, Any]]) -> tuple[CurvePoint, ...]:
+    """Return the online kNN accuracies among the epochs of metrics.jsonl."""
+    return tuple(
+        CurvePoint(
+            epoch=record["epoch"],
+            seconds=record["total_seconds"],
+            accuracy=next(iter(record["knn"].values())),
+        )
+        for record in records
+        if record.get("knn")
+    )
+
+
+def _labelled(features: Features) -> tuple[Tensor, Tensor]:
+    assert features.labels is not None  # split_features has refused data without labels
+    return features.features, features.labels
+
+
+def _median(values: list[float]) -> float | None:
+    return statistics.median(values) if values else None
+
+
+@contextmanager
+def _remembered_peak(run: RunFolder, config: Config) -> Iterator[None]:
+    """Keep the largest peak of memory among the processes that have trained this run."""
+    records = run.metrics()
+    # A process that finds nothing left to train cannot know what training took.
+    over = bool(records) and records[-1]["epoch"] >= config.training.epochs
+    try:
+        yield
+    finally:
+        if not over and rank() == 0:
+            peak = max(_read_peak(run) or 0, _peak_memory())
+            write_atomically(_peak_file(run), json.dumps({"peak_memory": peak}).encode())
+
+
+def _read_peak(run: RunFolder) -> int | None:
+    try:
+        return int(json.loads(_peak_file(run).read_text())["peak_memory"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _peak_file(run: RunFolder) -> Path:
+    return run.path / "memory.json"
+
+
+def _peak_memory() -> int:
+    """Most bytes this process has held so far: of the GPU if it used one, else resident."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return torch.cuda.max_memory_allocated()
+    status = Path("/proc/self/status")
+    if status.exists():
+        # Not ru_maxrss, which on Linux begins with what the parent held.
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _device(config: Config) -> str:
+    on_gpu = torch.cuda.is_available() and config.compute.accelerator in ("auto", "gpu")
+    return torch.cuda.get_device_name() if on_gpu else "cpu"
+
+
+def _end_with_parent() -> None:
+    """Stop this process, politely, as soon as the one that started it has closed its input."""
+
+    def wait() -> None:
+        while os.read(0, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def main() -> None:
+    """Run the job on the command line; a failure leaves its sentence in FOLDER/failure.txt."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--untrained", action="store_true")
+    parser.add_argument("--parallel", type=int, default=1)
+    arguments = parser.parse_args()
+    _end_with_parent()
+    try:
+        run_job(
+            arguments.folder,
+            trained=not arguments.untrained,
+            parallel=arguments.parallel,
+            console=Console(width=100),
+        )
+    except Interrupted as interruption:
+        sys.exit(interruption.exit_code)
+    except Exception as error:
+        expected = isinstance(error, InputError)
+        sentence = str(error) if expected else f"{type(error).__name__}: {error}"
+        write_atomically(arguments.folder / FAILURE, sentence.encode())
+        if not expected:
+            raise
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""The results of a comparison as files: comparison.md, .csv and .json, and accuracy.png."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from imsvd.bench.loss import environment
+from imsvd.checkpoints import write_atomically
+from imsvd.config import Config
+from imsvd.figures import draw_comparison
+from imsvd.grid.outcome import Outcome
+from imsvd.grid.table import HOLD_OUT, Entry, Row, csv_text, entry_values, markdown, row_values
+
+EQUAL = ("data", "backbone", "views", "training")
+"""The settings in which the methods of a comparison do not differ."""
+
+
+class Comparison(NamedTuple):
+    """What a comparison has found so far."""
+
+    config: Config
+    """Of any of its runs; in the settings named by `EQUAL` all are the same."""
+    every: list[Row]
+    """One row per method and learning rate."""
+
+    @property
+    def rows(self) -> list[Row]:
+        """One row per method, with the learning rate that was chosen."""
+        methods = dict.fromkeys(row.method for row in self.every)
+        return [choose([row for row in self.every if row.method == name]) for name in methods]
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All runs."""
+        return [entry for row in self.every for entry in row.entries]
+
+    @property
+    def failures(self) -> list[Entry]:
+        """The runs that have failed."""
+        return [entry for entry in self.entries if entry.failure]
+
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """The results of the runs that are finished."""
+        return [outcome for row in self.every for outcome in row.outcomes]
+
+    @property
+    def chose_lr(self) -> bool:
+        """Whether there were several learning rates to choose from."""
+        return len(self.rows) < len(self.every)
+
+
+def choose(rows: Sequence[Row]) -> Row:
+    """Return the row to show of one method: the best on held-out training images, over all seeds.
+
+    A learning rate that failed with some seeds gives way to one that did not.
+    """
+
+    def merit(row: Row) -> tuple[int, float]:
+        found = row.spread(HOLD_OUT)
+        return len(row.outcomes), found.mean if found else 0.0
+
+    return max(rows, key=merit)
+
+
+def write_comparison(comparison: Comparison, out: Path) -> None:
+    """Write the results as they stand; every file is replaced in one go."""
+    facts = {"version": version("imsvd"), **environment()}
+    facts["command"] = facts["command"].replace("__main__.py", "imsvd", 1)
+    chosen = comparison.rows
+    runs = [
+        entry_values(entry) | {"chosen": row in chosen}
+        for row in comparison.every
+        for entry in row.entries
+    ]
+    content = {
+        "environment": facts,
+        "equal": comparison.config.model_dump(mode="json", include=set(EQUAL)),
+        "table": [row_values(row) for row in chosen],
+        "runs": [
+            values | {"curve": _curve(entry)}
+            for values, entry in zip(runs, comparison.entries, strict=True)
+        ],
+    }
+    write_atomically(out / "comparison.json", (json.dumps(content, indent=2) + "\n").encode())
+    write_atomically(out / "comparison.csv", csv_text(runs).encode())
+    write_atomically(out / "comparison.md", _page(comparison, facts).encode())
+    curves = {
+        row.method: [
+            [(point.epoch, point.seconds, point.accuracy) for point in outcome.curve]
+            for outcome in row.outcomes
+            if outcome.curve
+        ]
+        for row in chosen
+    }
+    drawable = {method: runs for method, runs in curves.items() if runs}
+    if drawable:
+        draw_comparison(drawable, out / "accuracy.png")
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """Return what a reader of the table has to know, a sentence or two each."""
+    config = comparison.config
+    finished, total = len(comparison.outcomes), len(comparison.entries)
+    lines = [
+        f"Every method: {config.backbone.name}, {config.training.epochs} epochs, batches of "
+        f"{config.training.batch_size}, the same images, views and seeds. "
+        "Accuracies on test images, mean ± sample deviation over seeds.",
+        *([_choice(comparison)] if comparison.chose_lr else []),
+        "s/epoch: median over the epochs of a run, without evaluation. Peak memory: of the training "
+        f"process{' on its GPU' if _on_gpu(comparison) else ''}. Head parameters: trained beside the backbone.",
+        *_parallel(comparison.outcomes),
+    ]
+    if finished < total:
+        lines.append(f"{finished} of {total} runs are finished.")
+    lines += [
+        f"Failed: {entry.method}, lr {entry.lr:g}, seed {entry.seed}: {entry.failure}"
+        if entry.lr is not None
+        else f"Failed: {entry.method}, seed {entry.seed}: {entry.failure}"
+        for entry in comparison.failures
+    ]
+    return lines
+
+
+def _choice(comparison: Comparison) -> str:
+    rates = max(
+        sum(row.method == name for row in comparison.every)
+        for name in {row.method for row in comparison.every}
+    )
+    return (
+        f"Of {rates} learning rates per method, the one with the best hold-out accuracy is shown: kNN-20 of "
+        "a tenth of the training images against the others. Test images took no part in the choice."
+    )
+
+
+def _on_gpu(comparison: Comparison) -> bool:
+    return any(outcome.device != "cpu" for outcome in comparison.outcomes)
+
+
+def _parallel(outcomes: Sequence[Outcome]) -> list[str]:
+    most = max((outcome.parallel for outcome in outcomes), default=1)
+    if most == 1:
+        return []
+    shared = sum(outcome.parallel > 1 for outcome in outcomes)
+    which = "Times" if shared == len(outcomes) else f"Times of {shared} runs"
+    return [f"{which} were measured with up to {most} runs at a time on this machine."]
+
+
+def _page(comparison: Comparison, facts: Mapping[str, str]) -> str:
+    devices = {outcome.device for outcome in comparison.outcomes} - {"cpu"}
+    hardware = ", ".join([facts["cpu"], *sorted(devices)])
+    lines = [
+        f"# Comparison on {comparison.config.data.source}",
+        "",
+        markdown(comparison.rows),
+        *(f"{note}\n" for note in notes(comparison)),
+        f"- command: `{facts['command']}`",
+        f"- date: {facts['date']}",
+        f"- hardware: {hardware}",
+        f"- software: imsvd {facts['version']} (commit {facts['commit']}), torch {facts['torch']}, "
+        f"Python {facts['python']}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _curve(entry: Entry) -> list[dict[str, Any]]:
+    return [] if entry.outcome is None else [p.model_dump() for p in entry.outcome.curve]

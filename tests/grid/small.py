@@ -1,0 +1,19 @@
+"""Data so small that a whole grid takes seconds."""
+
+from pathlib import Path
+
+from imsvd.config import Config
+from tests.test_api import write_images
+from tests.training import tiny
+
+SETTINGS = (*tiny.SETTINGS, "compute.workers=0")
+
+
+def write_data(folder: Path) -> Path:
+    write_images(folder / "train", 64, classes=2)
+    write_images(folder / "test", 20, classes=2)
+    return folder
+
+
+def config(data: Path, *settings: str) -> Config:
+    return tiny.config("compute.workers=0", *settings, data=data)

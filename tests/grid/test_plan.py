@@ -1,0 +1,50 @@
+import re
+
+import pytest
+
+from imsvd.grid.plan import Job, unique
+from tests.training import tiny
+
+
+def job(*settings: str, trained: bool = True) -> Job:
+    return Job(tiny.config(*settings), trained)
+
+
+def test_names_say_what_a_job_is() -> None:
+    assert re.fullmatch(r"imsvd-lr0\.003-seed7-[0-9a-f]{8}", job("seed=7").name)
+    assert re.fullmatch(r"untrained-seed7-[0-9a-f]{8}", job("seed=7", trained=False).name)
+    assert job("seed=7").title == "imsvd, lr 0.003, seed 7"
+
+
+def test_where_a_job_runs_is_no_part_of_it() -> None:
+    elsewhere = job("compute.workers=3", "compute.checkpoint_minutes=1")
+    assert elsewhere == job()
+    assert hash(elsewhere) == hash(job())
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["seed=1", "optimizer.lr=0.1", "data.source=shapes:129", "method.units=8", "training.epochs=9"],
+)
+def test_everything_else_is(setting: str) -> None:
+    assert job(setting) != job()
+    assert job(setting).name != job().name
+
+
+def test_an_untrained_encoder_does_not_depend_on_the_training() -> None:
+    same = job("optimizer.lr=0.1", "training.epochs=9", "method.units=8", trained=False)
+    assert same == job(trained=False)
+    assert job(trained=False) != job()
+    assert job("seed=1", trained=False) != job(trained=False)
+    assert job("views.evaluation_size=40", trained=False) != job(trained=False)
+
+
+def test_jobs_are_kept_once_in_their_order() -> None:
+    jobs = [job("seed=2"), job("seed=1"), job("seed=2", "compute.workers=1"), job("seed=0")]
+    assert unique(jobs) == [jobs[0], jobs[1], jobs[3]]
+
+
+def test_seed_rate_and_length_do_not_change_the_kind() -> None:
+    assert job("seed=1", "optimizer.lr=0.1", "training.epochs=9").kind == job().kind
+    assert job("training.batch_size=16").kind != job().kind
+    assert job(trained=False).kind == job("seed=1", trained=False).kind != job().kind

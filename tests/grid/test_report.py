@@ -1,0 +1,79 @@
+import csv
+import json
+from pathlib import Path
+
+from imsvd.grid.outcome import Outcome
+from imsvd.grid.report import Comparison, choose, notes, write_comparison
+from imsvd.grid.table import Entry, Row
+from tests.grid import made_up
+from tests.training import tiny
+
+
+def row(lr: float, *outcomes: Outcome | None, failure: str = "") -> Row:
+    entries = (
+        Entry("imsvd", lr, seed, "runs/x", out, "" if out else failure)
+        for seed, out in enumerate(outcomes)
+    )
+    return Row("imsvd", lr, tuple(entries))
+
+
+BEST_ON_TEST = row(0.1, made_up.scored(90, 50), made_up.scored(91, 52))
+BEST_ON_HOLD_OUT = row(0.2, made_up.scored(40, 60), made_up.scored(42, 45))
+FAILED_ONCE = row(0.3, made_up.scored(80, 99), None, failure="the loss is no longer finite.")
+COMPARISON = Comparison(tiny.config(), [BEST_ON_TEST, BEST_ON_HOLD_OUT, FAILED_ONCE])
+
+
+def test_the_learning_rate_is_chosen_on_held_out_images_not_on_test_images() -> None:
+    assert choose([BEST_ON_TEST, BEST_ON_HOLD_OUT]) is BEST_ON_HOLD_OUT
+    assert choose([BEST_ON_HOLD_OUT, BEST_ON_TEST]) is BEST_ON_HOLD_OUT
+
+
+def test_a_learning_rate_that_failed_gives_way() -> None:
+    assert choose(COMPARISON.every) is BEST_ON_HOLD_OUT
+    assert choose([row(0.1, None, None)]).lr == 0.1
+
+
+def test_the_files_tell_the_same(tmp_path: Path) -> None:
+    write_comparison(COMPARISON, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "comparison.md",
+        "comparison.csv",
+        "comparison.json",
+        "accuracy.png",
+    }
+    content = json.loads((tmp_path / "comparison.json").read_text())
+    assert [line["knn_20"]["mean"] for line in content["table"]] == [41]
+    assert "41.0 ± 1.4" in (tmp_path / "comparison.md").read_text()
+    with (tmp_path / "comparison.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    chosen = [line for line in lines if line["chosen"] == "True"]
+    assert [(line["lr"], line["knn_20"]) for line in chosen] == [("0.2", "40.0"), ("0.2", "42.0")]
+    assert len(lines) == 6
+    for line, run in zip(lines, content["runs"], strict=True):
+        assert run.pop("curve") is not None
+        assert line == {key: "" if value is None else str(value) for key, value in run.items()}
+
+
+def test_the_page_ends_with_how_it_came_about(tmp_path: Path) -> None:
+    write_comparison(COMPARISON, tmp_path)
+    ends = (tmp_path / "comparison.md").read_text().splitlines()[-4:]
+    for line, word in zip(ends, ("command", "date", "hardware", "software"), strict=True):
+        assert line.startswith(f"- {word}: ")
+
+
+def test_notes_say_what_a_reader_must_know() -> None:
+    said = "\n".join(notes(COMPARISON))
+    assert "Of 3 learning rates per method" in said
+    assert "5 of 6 runs are finished" in said
+    assert "Failed: imsvd, lr 0.3, seed 1: the loss is no longer finite." in said
+    assert "at a time" not in said
+    shared = Comparison(tiny.config(), [row(0.1, made_up.outcome(parallel=3), made_up.outcome())])
+    said = "\n".join(notes(shared))
+    assert "Times of 1 runs were measured with up to 3 runs at a time" in said
+    assert "learning rates per method" not in said
+    assert "are finished" not in said
+
+
+def test_without_checks_while_training_there_is_no_plot(tmp_path: Path) -> None:
+    write_comparison(Comparison(tiny.config(), [row(0.1, made_up.outcome(curve=()))]), tmp_path)
+    assert not (tmp_path / "accuracy.png").exists()

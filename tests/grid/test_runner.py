@@ -1,0 +1,235 @@
+"""A grid whose processes are replaced by functions; `tests/test_compare.py` has real ones."""
+
+import io
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from imsvd.errors import InputError, Interrupted
+from imsvd.grid import runner
+from imsvd.grid.outcome import data_fingerprint, read_outcome, write_outcome
+from imsvd.grid.plan import Job
+from imsvd.grid.runner import Standing, explain_failure, run_folder, run_grid, threads_per_run
+from tests.grid import made_up, small
+from tests.training import tiny
+
+DATA = data_fingerprint("shapes:128")
+JOBS = [Job(tiny.config(f"seed={seed}")) for seed in range(3)]
+
+
+class Ended:
+    """A process that has ended."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+        self.signals: list[int] = []
+
+    def poll(self) -> int | None:
+        return self.code
+
+    def send_signal(self, number: int) -> None:
+        self.signals.append(number)
+
+    def wait(self) -> int:
+        return self.code
+
+
+class Working(Ended):
+    """A process that goes on until it is told to stop."""
+
+    def poll(self) -> int | None:
+        return self.code if self.signals else None
+
+
+class Children:
+    """Stands in for `start_child`; remembers what was started."""
+
+    def __init__(self) -> None:
+        self.started: list[Job] = []
+        self.codes: dict[Job, int] = {}
+
+    def __call__(self, job: Job, folder: Path, parallel: int, lock: int) -> Ended:
+        self.started.append(job)
+        code = self.codes.get(job, 0)
+        if code == 0:
+            write_outcome(folder, made_up.outcome(data=DATA, hold_out=float(job.config.seed)))
+        return Ended(code)
+
+
+@pytest.fixture
+def children(monkeypatch: pytest.MonkeyPatch) -> Children:
+    children = Children()
+    monkeypatch.setattr(runner, "start_child", children)
+    monkeypatch.setattr(runner, "POLL_SECONDS", 0.01)
+    return children
+
+
+def run(
+    out: Path, jobs: list[Job] = JOBS, report: Callable[[Standing], None] = lambda _: None
+) -> tuple[Standing, str]:
+    text = io.StringIO()
+    standing = run_grid(jobs, out, Console(file=text, width=200), report=report)
+    return standing, text.getvalue()
+
+
+def test_what_is_finished_is_not_repeated(children: Children, tmp_path: Path) -> None:
+    run(tmp_path, JOBS[:2])
+    standing, said = run(tmp_path)
+    assert children.started == JOBS
+    assert [standing.outcomes[job].hold_out for job in JOBS] == [0, 1, 2]
+    assert "[3/3] imsvd, lr 0.003, seed 2: begins" in said
+    assert "[3/3] imsvd, lr 0.003, seed 2: kNN-20 50.0" in said
+    assert "seed 0" not in said
+
+
+def test_the_same_job_runs_once(children: Children, tmp_path: Path) -> None:
+    again = Job(tiny.config("seed=0", "compute.workers=1"))
+    run(tmp_path, [JOBS[0], again, JOBS[1], JOBS[0]])
+    assert children.started == JOBS[:2]
+
+
+def test_a_damaged_outcome_is_made_again(children: Children, tmp_path: Path) -> None:
+    run(tmp_path)
+    (run_folder(tmp_path, JOBS[1]) / "outcome.json").write_text('{"hold_out": 3')
+    run(tmp_path)
+    assert children.started == [*JOBS, JOBS[1]]
+
+
+def test_an_outcome_on_other_images_is_made_again(children: Children, tmp_path: Path) -> None:
+    run(tmp_path)
+    write_outcome(run_folder(tmp_path, JOBS[2]), made_up.outcome(data="other images"))
+    run(tmp_path)
+    assert children.started == [*JOBS, JOBS[2]]
+
+
+def test_a_failure_stops_nothing_and_is_tried_again(children: Children, tmp_path: Path) -> None:
+    children.codes[JOBS[1]] = -signal.SIGKILL
+    standing, said = run(tmp_path)
+    assert set(standing.outcomes) == {JOBS[0], JOBS[2]}
+    assert "SIGKILL" in standing.failures[JOBS[1]]
+    assert "imsvd, lr 0.003, seed 1 failed: its process was ended by SIGKILL" in said
+    children.codes.clear()
+    standing, _ = run(tmp_path)
+    assert standing.failures == {}
+    assert children.started == [*JOBS, JOBS[1]]
+
+
+def test_an_end_without_outcome_is_a_failure(
+    children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "start_child", lambda *_: Ended(0))
+    standing, _ = run(tmp_path, JOBS[:1])
+    assert "exit code 0" in standing.failures[JOBS[0]]
+
+
+def test_a_folder_in_the_way_is_a_failure_of_that_run(children: Children, tmp_path: Path) -> None:
+    folder = run_folder(tmp_path, JOBS[0])
+    folder.mkdir(parents=True)
+    (folder / "notes.txt").write_text("mine")
+    standing, _ = run(tmp_path)
+    assert "not a run" in standing.failures[JOBS[0]]
+    assert children.started == JOBS[1:]
+
+
+def test_the_standing_is_reported_at_first_and_after_every_run(
+    children: Children, tmp_path: Path
+) -> None:
+    children.codes[JOBS[1]] = 1
+    seen: list[tuple[int, int]] = []
+    run(tmp_path, report=lambda now: seen.append((len(now.outcomes), len(now.failures))))
+    assert seen == [(0, 0), (1, 0), (1, 1), (2, 1)]
+
+
+def test_several_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_work: list[Working] = []
+    most = 0
+
+    def start(job: Job, folder: Path, parallel: int, lock: int) -> Ended:
+        nonlocal most
+        write_outcome(folder, made_up.outcome(data=DATA))
+        at_work.append(Working(0))
+        most = max(most, sum(child.poll() is None for child in at_work))
+        if len(at_work) > 1:
+            at_work[len(at_work) - 2].signals.append(0)  # the one before ends
+        if len(at_work) == 3:
+            at_work[-1].signals.append(0)
+        return at_work[-1]
+
+    monkeypatch.setattr(runner, "start_child", start)
+    standing = run_grid(JOBS, tmp_path, Console(quiet=True), parallel=2, report=lambda _: None)
+    assert len(standing.outcomes) == 3
+    assert most == 2
+    with pytest.raises(InputError, match="parallel=0"):
+        run_grid(JOBS, tmp_path, Console(quiet=True), parallel=0, report=lambda _: None)
+
+
+def test_a_signal_is_passed_on_and_ends_the_grid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = Working(143)
+
+    def start(*_: object) -> Ended:
+        os.kill(os.getpid(), signal.SIGINT)
+        return child
+
+    monkeypatch.setattr(runner, "start_child", start)
+    text = io.StringIO()
+    with pytest.raises(Interrupted) as stopped:
+        run_grid(JOBS, tmp_path, Console(file=text), report=lambda _: None)
+    assert stopped.value.exit_code == 130
+    assert child.signals == [signal.SIGTERM]
+    assert "run the same command to go on" in text.getvalue()
+
+
+def test_a_defect_leaves_no_child_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = Working(-9)
+    monkeypatch.setattr(runner, "start_child", lambda *_: child)
+    monkeypatch.setattr(runner, "remaining_seconds", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path)
+    assert child.signals == [signal.SIGKILL]
+
+
+def test_two_grids_do_not_share_a_folder(
+    children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "LOCK_SECONDS", 0.05)
+
+    def second(_: Standing) -> None:
+        with pytest.raises(InputError, match="another grid is at work"):
+            run(tmp_path)
+
+    run(tmp_path, JOBS[:1], report=second)
+    run(tmp_path, JOBS[:1])
+
+
+def test_failures_are_explained(tmp_path: Path) -> None:
+    assert "perhaps memory was short" in explain_failure(tmp_path, -signal.SIGKILL)
+    assert "SIGTERM; the same command" in explain_failure(tmp_path, -signal.SIGTERM)
+    assert f"exit code 3; {tmp_path / 'output.txt'}" in explain_failure(tmp_path, 3)
+    (tmp_path / "failure.txt").write_text("lower optimizer.lr.")
+    assert explain_failure(tmp_path, 2) == "lower optimizer.lr."
+
+
+def test_cores_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
+    assert [threads_per_run(parallel) for parallel in (1, 3, 8, 9)] == [8, 2, 1, 1]
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert [threads_per_run(parallel) for parallel in (1, 4)] == [4, 2]
+
+
+def test_a_real_process_measures_its_own_memory(tmp_path: Path) -> None:
+    held = np.ones(1600 * 2**20, dtype=np.uint8)  # more than a run of this size takes
+    job = Job(small.config(small.write_data(tmp_path / "data")))
+    standing, said = run(tmp_path, [job])
+    assert standing.failures == {}, said
+    outcome = standing.outcomes[job]
+    assert read_outcome(run_folder(tmp_path, job), outcome.data) == outcome
+    assert outcome.peak_memory is not None
+    assert 100 * 2**20 < outcome.peak_memory < len(held)

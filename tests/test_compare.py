@@ -1,0 +1,261 @@
+"""`imsvd compare`: what is compared, what is chosen, and that nothing is done twice."""
+
+import csv
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from imsvd.compare import Candidate, compare_methods, plan
+from imsvd.config import Config, override
+from imsvd.errors import InputError
+from imsvd.grid import job as job_module
+from imsvd.grid import runner
+from imsvd.grid.plan import Job
+from imsvd.grid.report import EQUAL, Comparison
+from imsvd.methods import METHODS
+from imsvd.recipes import RECIPES, recipe
+from imsvd.recipes.method_recipes import METHOD_RECIPES
+from imsvd.recipes.scale import Scale
+from tests.grid import small
+from tests.grid.forking import GridServer
+from tests.grid.test_runner import Ended
+from tests.test_api import write_images
+from tests.training.processes import Running, wait_for_step
+from tests.training.tiny import CommandLine
+
+QUIET = Console(quiet=True)
+OTHERS = tuple(name for name in METHODS if name in METHOD_RECIPES)
+
+
+def plan_shapes(*methods: str, **choices: object) -> list[Candidate]:
+    defaults = {"seeds": (0, 1), "lr_factors": (0.33, 1.0), "settings": ()}
+    return plan("shapes:128", "cifar10-cpu", methods=methods, **{**defaults, **choices})  # type: ignore[arg-type]
+
+
+def test_every_method_gets_the_same_but_for_head_and_optimiser() -> None:
+    candidates = plan_shapes("imsvd", *OTHERS)
+    trained = [job.config for candidate in candidates[1:] for job in candidate.jobs]
+    assert len(trained) == 4 * (1 + len(OTHERS))
+    for name in EQUAL:
+        assert all(getattr(config, name) == getattr(trained[0], name) for config in trained), name
+    assert {config.method.name for config in trained} == {"imsvd", *OTHERS}
+    assert trained[0].training == RECIPES["cifar10-cpu"]().training
+
+
+def test_a_methods_own_budget_is_not_its_own_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = OTHERS[0]
+    modest = METHOD_RECIPES[name]
+
+    def greedy(config: Config, scale: Scale) -> Config:
+        return override(modest(config, scale), ["training.epochs=99", "training.batch_size=16"])
+
+    monkeypatch.setitem(METHOD_RECIPES, name, greedy)
+    assert recipe("cifar10-cpu", name).training.epochs == 99
+    (_, candidate) = plan_shapes(name, lr_factors=(1,))
+    assert candidate.jobs[0].config.training == RECIPES["cifar10-cpu"]().training
+
+
+def test_learning_rates_are_multiples_of_the_methods_own() -> None:
+    candidates = plan_shapes("imsvd", OTHERS[0], lr_factors=(0.33, 1, 3))
+    for method in ("imsvd", OTHERS[0]):
+        own = recipe("cifar10-cpu", method).optimizer.lr
+        rates = [candidate.lr for candidate in candidates if candidate.method == method]
+        assert rates == [pytest.approx(0.33 * own), own, pytest.approx(3 * own)]
+    (_, *rest) = plan_shapes("imsvd", settings=["optimizer.lr=0.5"])
+    assert [candidate.lr for candidate in rest] == [0.165, 0.5]
+
+
+def test_the_untrained_encoder_comes_first_and_once_per_seed() -> None:
+    first, *_ = plan_shapes("imsvd", *OTHERS, seeds=(4, 7, 4))
+    assert first.method == "untrained"
+    assert [job.config.seed for job in first.jobs] == [4, 7]
+    alone, *_ = plan_shapes(OTHERS[0], seeds=(4, 7))
+    assert first.jobs == alone.jobs
+
+
+def test_unusable_choices(command: CommandLine, tmp_path: Path) -> None:
+    base = ["compare", "shapes:64", "--out", str(tmp_path / "out")]
+    command.refuses([*base, "--methods", "imsvd,imsdv"], "no method 'imsdv'", "did you mean")
+    command.refuses([*base, "--recipe", "cifar11"], "no recipe 'cifar11'")
+    command.refuses([*base, "--seeds", "0"], "--seeds must be")
+    command.refuses([*base, "--seeds", "some"], "'some' is not a list")
+    command.refuses([*base, "--lr-factors", "1,-1"], "--lr-factors must be")
+    command.refuses([*base, "--lr-factors", "a"], "'a' is not a list of numbers")
+    command.refuses([*base, "--set", "seed=1"], "--set seed", "use --seeds")
+    command.refuses([*base, "--set", "method.name=byol"], "use --methods")
+    command.refuses([*base, "--epochs", "1"], "warmup_epochs")
+    command.refuses([*base, "--parallel", "0"], "parallel=0")
+    assert not (tmp_path / "out").exists()
+
+
+def test_data_without_labels_or_test_images(command: CommandLine, tmp_path: Path) -> None:
+    tail = ["--out", str(tmp_path / "out")]
+    write_images(tmp_path / "a" / "train", 4)
+    write_images(tmp_path / "a" / "test", 4)
+    command.refuses(["compare", str(tmp_path / "a"), *tail], "no labels in its train split")
+    write_images(tmp_path / "b", 4, classes=2)
+    command.refuses(["compare", str(tmp_path / "b"), *tail], "no test images", "train/ and test/")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small.write_data(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the jobs that were run, which happens in this process."""
+    names: list[str] = []
+
+    def run_here(job: Job, folder: Path, parallel: int, lock: int) -> Ended:
+        names.append(job.name.rpartition("-")[0])
+        try:
+            job_module.run_job(folder, trained=job.trained, parallel=parallel, console=QUIET)
+        except InputError as error:
+            (folder / "failure.txt").write_text(str(error))
+            return Ended(2)
+        return Ended(0)
+
+    monkeypatch.setattr(runner, "start_child", run_here)
+    return names
+
+
+def compare(data: Path, out: Path, seeds: int, *settings: str) -> Comparison:
+    return compare_methods(
+        data,
+        out,
+        methods=["imsvd"],
+        recipe="shapes",
+        seeds=seeds,
+        lr_factors=(1,),
+        settings=[*small.SETTINGS, *settings],
+        console=QUIET,
+    )
+
+
+def test_more_seeds_train_only_what_is_missing(
+    trained: list[str], data: Path, tmp_path: Path
+) -> None:
+    compare(data, tmp_path, 1)
+    assert trained == ["untrained-seed0", "imsvd-lr0.003-seed0"]
+    before = (tmp_path / "comparison.csv").read_text().splitlines()
+    comparison = compare(data, tmp_path, 2)
+    assert trained[2:] == ["untrained-seed1", "imsvd-lr0.003-seed1"]
+    assert set(before) < set((tmp_path / "comparison.csv").read_text().splitlines())
+    assert [row.method for row in comparison.rows] == ["untrained", "imsvd"]
+    assert all(len(row.outcomes) == 2 for row in comparison.rows)
+    content = json.loads((tmp_path / "comparison.json").read_text())
+    assert content["table"][1]["knn_20"]["sd"] is not None
+    assert (tmp_path / "accuracy.png").stat().st_size > 10_000
+    (tmp_path / "comparison.md").unlink()
+    compare(data, tmp_path, 2)
+    assert len(trained) == 4
+    assert (tmp_path / "comparison.md").exists()
+
+
+def test_two_methods_in_one_table_and_momentum_copies_are_no_heads(
+    trained: list[str], data: Path, tmp_path: Path
+) -> None:
+    comparison = compare_methods(
+        data,
+        tmp_path,
+        methods=["imsvd", "byol"],
+        recipe="shapes",
+        seeds=[3],
+        lr_factors=(1,),
+        epochs=2,
+        settings=[part for part in small.SETTINGS if not part.startswith("method.")],
+        console=QUIET,
+    )
+    assert len(trained) == 3
+    untrained, imsvd, byol = (row.outcomes[0] for row in comparison.rows)
+    assert untrained.head_parameters == 0
+    # Hidden layers have a bias and a norm (3 × width), last ones neither. IMSVD: 8 → 512 → 512;
+    # BYOL: 8 → 1024 → 128, and its predictor 128 → 512 → 128.
+    assert imsvd.head_parameters == 8 * 512 + 3 * 512 + 512 * 512
+    projector = 8 * 1024 + 3 * 1024 + 1024 * 128
+    assert byol.head_parameters == projector + 128 * 512 + 3 * 512 + 512 * 128
+    assert untrained.backbone_parameters == imsvd.backbone_parameters == byol.backbone_parameters
+
+
+def test_a_run_that_diverges_is_a_line_in_the_table(
+    trained: list[str], command: CommandLine, data: Path, tmp_path: Path
+) -> None:
+    settings = [*small.SETTINGS, "optimizer.name=sgd"]
+    sets = [part for setting in settings for part in ("--set", setting)]
+    arguments = ["compare", str(data), "--recipe", "shapes", "--methods", "imsvd", "--seeds", "1"]
+    code = command([*arguments, "--lr-factors", "1e32,1", "--out", str(tmp_path), *sets])
+    assert code == 1
+    assert trained == ["untrained-seed0", "imsvd-lr3e+29-seed0", "imsvd-lr0.003-seed0"]
+    assert "the encoder has diverged" in command.out
+    page = (tmp_path / "comparison.md").read_text()
+    assert "| imsvd | 0.003 | 1 |" in page
+    assert "Failed: imsvd, lr 3e+29, seed 0: The training features contain NaN" in page
+    with (tmp_path / "comparison.csv").open() as file:
+        assert [line["status"] for line in csv.DictReader(file)] == [
+            "finished",
+            "failed",
+            "finished",
+        ]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[GridServer]:
+    server = GridServer()
+    yield server
+    server.close()
+
+
+def wait_for_run(running: Running, out: Path, name: str, step: int) -> Path:
+    """The folder of a run, when it has saved `step`."""
+    while running.alive():
+        found = list((out / "runs").glob(f"{name}-*"))
+        if found:
+            wait_for_step(running, found[0], step)
+            return found[0]
+        time.sleep(0.01)
+    raise AssertionError(f"{name} was never begun")
+
+
+def test_a_grid_that_is_killed_and_interrupted_goes_on(
+    server: GridServer, data: Path, tmp_path: Path
+) -> None:
+    out, said = tmp_path / "out", tmp_path / "said"
+    settings = [*small.SETTINGS, "training.epochs=12", "training.knn_every=0"]
+    command = ["compare", str(data), "--recipe", "shapes", "--methods", "imsvd", "--seeds", "2"]
+    command += ["--lr-factors", "1", "--out", str(out)]
+    command += [part for setting in settings for part in ("--set", setting)]
+
+    running = server(command, said)
+    first = wait_for_run(running, out, "imsvd-lr0.003-seed0", 4)
+    running.send(signal.SIGKILL)
+    assert running.wait() == -signal.SIGKILL
+    assert len((out / "comparison.csv").read_text().splitlines()) == 5
+    untrained = next((out / "runs").glob("untrained-seed0-*")) / "outcome.json"
+    written = untrained.stat().st_mtime_ns
+
+    running = server(command, said)
+    second = wait_for_run(running, out, "imsvd-lr0.003-seed1", 4)
+    # The run that was at work when the grid was killed noticed, saved, and was then finished.
+    assert "Stopped and saved at step" in (first / "output.txt").read_text()
+    assert (first / "outcome.json").exists()
+    running.send(signal.SIGINT)
+    assert running.wait() == 130
+    assert "Stopped and saved at step" in (second / "output.txt").read_text()
+    assert "run the same command to go on" in said.read_text()
+    assert "3 of 4 runs are finished" in (out / "comparison.md").read_text()
+
+    assert server(command, said).wait() == 0
+    assert "Traceback" not in said.read_text()
+    with (out / "comparison.csv").open() as file:
+        assert {line["status"] for line in csv.DictReader(file)} == {"finished"}
+    assert untrained.stat().st_mtime_ns == written
+    for run in (first, second):
+        epochs = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        assert [record["epoch"] for record in epochs] == list(range(1, 13))
