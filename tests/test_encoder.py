@@ -55,7 +55,7 @@ def test_bytes_and_floats_are_the_same_picture(encoder: Encoder) -> None:
 
 def test_it_is_the_network_that_was_trained(encoder: Encoder, trained: Path) -> None:
     config = tiny.config()
-    method = build_method(config.method, build_backbone(config.backbone))
+    method = build_method(config.method, build_backbone(config.backbone), num_samples=64)
     state, _ = load_newest_checkpoint(trained / "checkpoints")
     assert state is not None
     method.load_state_dict(state["weights"])
@@ -63,7 +63,7 @@ def test_it_is_the_network_that_was_trained(encoder: Encoder, trained: Path) -> 
     view = config.views.views[0]
     mean, std = torch.tensor(view.mean).view(3, 1, 1), torch.tensor(view.std).view(3, 1, 1)
     normalised = (pictures().float() / 255 - mean) / std
-    output = method([normalised, normalised])
+    output = method([normalised, normalised], torch.arange(len(normalised)))
     torch.testing.assert_close(encoder.features(pictures()), output.features)
     torch.testing.assert_close(
         encoder.probabilities(pictures()), soft_discretise(output.embedding, 4)

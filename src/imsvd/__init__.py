@@ -6,8 +6,9 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from imsvd.api import evaluate_knn, evaluate_linear_probe, pretrain
-    from imsvd.encoder import Encoder, load
+    from imsvd.api import evaluate_knn, evaluate_linear_probe, pretrain, write_codes
+    from imsvd.compare import compare_methods
+    from imsvd.encoder import Encoder, load, open_encoder
     from imsvd.errors import InputError
     from imsvd.losses.imsvd import IMSVDLoss
 
@@ -17,10 +18,13 @@ _HOMES = {
     "Encoder": "imsvd.encoder",
     "IMSVDLoss": "imsvd.losses.imsvd",
     "InputError": "imsvd.errors",
+    "compare_methods": "imsvd.compare",
     "evaluate_knn": "imsvd.api",
     "evaluate_linear_probe": "imsvd.api",
     "load": "imsvd.encoder",
+    "open_encoder": "imsvd.encoder",
     "pretrain": "imsvd.api",
+    "write_codes": "imsvd.api",
 }
 
 
@@ -38,8 +42,11 @@ __all__ = [
     "IMSVDLoss",
     "InputError",
     "__version__",
+    "compare_methods",
     "evaluate_knn",
     "evaluate_linear_probe",
     "load",
+    "open_encoder",
     "pretrain",
+    "write_codes",
 ]

@@ -10,10 +10,16 @@ from typing import Any, NamedTuple
 import torch
 from rich.console import Console
 
-from imsvd.config import Config, method_settings, override
+from imsvd import codes, explanations
+from imsvd.codes import Written
+from imsvd.config import Config, override
 from imsvd.datasets import ImageSource, open_source, small_image_size
 from imsvd.datasets.opening import DATASET_NAMES
-from imsvd.encoder import Encoder, load
+from imsvd.datasets.voc import open_voc
+from imsvd.detection import open_coco, resolve_settings, run_coco
+from imsvd.detection.settings import automatic_scale, protocol_name
+from imsvd.distributed import rank
+from imsvd.encoder import Encoder, load, open_encoder, results_folder
 from imsvd.errors import InputError
 from imsvd.evaluation import (
     Features,
@@ -26,6 +32,9 @@ from imsvd.evaluation import (
     linear_probe,
     usable_neighbours,
 )
+from imsvd.evaluation.svm import SVMSettings
+from imsvd.evaluation.voc07 import run_voc07
+from imsvd.export import export_encoder
 from imsvd.progress import progress_bar
 from imsvd.recipes import recipe
 from imsvd.runs import RunFolder
@@ -68,22 +77,25 @@ def configure(
     settings: Sequence[str] = (),
 ) -> Config:
     """Return the complete configuration for training on `data`."""
-    chosen = recipe(recipe_name) if recipe_name else automatic_config(open_source(data, "train"))
+    method = method or "imsvd"
+    chosen = (
+        recipe(recipe_name, method)
+        if recipe_name
+        else automatic_config(open_source(data, "train"), method)
+    )
     values = chosen.model_dump(mode="json")
     values["data"]["source"] = _absolute(data)
-    if method is not None and method != chosen.method.name:
-        values["method"] = method_settings(method).model_dump(mode="json")
     return override(Config.model_validate(values), settings)
 
 
-def automatic_config(source: ImageSource) -> Config:
+def automatic_config(source: ImageSource, method: str = "imsvd") -> Config:
     """Choose a recipe by image size and hardware, and a batch that the number of images allows."""
     on_cpu = not torch.cuda.is_available()
     small = small_image_size(source) is not None
     if small:
-        config = recipe("cifar10-cpu" if on_cpu else "cifar10")
+        config = recipe("cifar10-cpu" if on_cpu else "cifar10", method)
     else:
-        config = recipe("folder-cpu" if on_cpu else "imagenet")
+        config = recipe("folder-cpu" if on_cpu else "imagenet", method)
     most = max(2, len(source) // BATCHES_PER_EPOCH)
     batch_size = min(config.training.batch_size, 2 ** (most.bit_length() - 1))
     return override(config, [f"training.batch_size={batch_size}"])
@@ -103,14 +115,17 @@ def evaluate_knn(
     neighbours: Sequence[int] = (20, 200),
     console: Console | None = None,
 ) -> dict[str, float]:
-    """Classify the test split of `data` by the nearest training images; append to results.jsonl."""
-    split = split_features(load(run), data, console or Console(quiet=True))
+    """Classify the test split of `data` by the nearest training images; append to results.jsonl.
+
+    `run` may also be a backbone such as "timm:resnet50", see `open_encoder`.
+    """
+    split = split_features(open_encoder(run), data, console or Console(quiet=True))
     settings = usable_neighbours(
         KNNSettings(neighbours=tuple(neighbours)), len(split.train.features)
     )
     metrics = knn_metrics(split, settings)
     append_result(
-        Path(run),
+        results_folder(run),
         "knn",
         metrics,
         data=str(data),
@@ -122,13 +137,144 @@ def evaluate_knn(
 def evaluate_linear_probe(
     run: str | Path, data: str | Path, *, console: Console | None = None
 ) -> dict[str, float]:
-    """Fit a linear classifier on cached features (quick, unaugmented); append to results.jsonl."""
-    split = split_features(load(run), data, console or Console(quiet=True))
+    """Fit a linear classifier on cached features (quick, unaugmented); append to results.jsonl.
+
+    `run` may also be a backbone such as "timm:resnet50", see `open_encoder`.
+    """
+    split = split_features(open_encoder(run), data, console or Console(quiet=True))
     metrics = linear_probe(
         split.train.features, _labels(split.train), split.test.features, _labels(split.test)
     )
-    append_result(Path(run), "linear-probe", metrics, data=str(data), details=_details(split, {}))
+    append_result(
+        results_folder(run), "linear-probe", metrics, data=str(data), details=_details(split, {})
+    )
     return metrics
+
+
+def evaluate_voc07(
+    run: str | Path,
+    data: str | Path,
+    *,
+    jobs: int | None = None,
+    console: Console | None = None,
+) -> dict[str, float]:
+    """Classify Pascal VOC 2007 with a linear SVM per class; append to results.jsonl.
+
+    Args:
+        run: a run folder, or a backbone such as "timm:resnet50".
+        data: the folder VOC's archives were unpacked in.
+        jobs: processes; by default one for every processor.
+        console: where to show progress.
+    """
+    opened = open_voc(data)
+    metrics, details = run_voc07(
+        open_encoder(run), opened, console or Console(quiet=True), SVMSettings(jobs=jobs)
+    )
+    append_result(results_folder(run), "voc07", metrics, data=str(data), details=details)
+    return metrics
+
+
+def evaluate_coco(
+    run: str | Path,
+    data: str | Path,
+    *,
+    scale: str | None = None,
+    iterations: int | None = None,
+    settings: Sequence[str] = (),
+    console: Console | None = None,
+) -> dict[str, float]:
+    """Train Mask R-CNN C4 on COCO, measure AP of boxes and masks; append to results.jsonl.
+
+    Repeating an interrupted call goes on where it was.
+
+    Args:
+        run: a run folder, or a backbone such as "timm:resnet50".
+        data: a folder in COCO's layout.
+        scale: "full" (the paper's 1× schedule) or "small"; by default full where there is a GPU.
+        iterations: instead of the scale's; warm-up and decay shrink with it.
+        settings: overrides such as "lr=0.02".
+        console: where to show progress.
+    """
+    chosen = resolve_settings(scale or automatic_scale(), iterations, settings)
+    opened = open_coco(data)
+    folder = results_folder(run)
+    metrics, details = run_coco(
+        open_encoder(run), opened, folder / "coco", chosen, console or Console(quiet=True)
+    )
+    if rank() == 0:
+        append_result(folder, protocol_name(chosen), metrics, data=str(data), details=details)
+    return metrics
+
+
+def export(
+    run: str | Path, format_name: str, out: str | Path, *, output_kind: str = "features"
+) -> Path:
+    """Write an encoder in the form another tool reads, checked by loading it there; return where.
+
+    Args:
+        run: a run folder, or a backbone such as "timm:resnet50".
+        format_name: torchvision, timm, detectron2, safetensors or onnx.
+        out: the file, or for timm the new folder.
+        output_kind: what an ONNX graph gives: features, probabilities or codes.
+    """
+    return export_encoder(open_encoder(run), format_name, out, output_kind=output_kind)
+
+
+def write_codes(
+    run: str | Path,
+    data: str | Path,
+    out: str | Path,
+    *,
+    split: str = "train",
+    embedding: bool = False,
+    console: Console | None = None,
+) -> Written:
+    """Write the code of every image of `data` to the Parquet file `out`.
+
+    Args:
+        run: a run folder.
+        data: images; labels are not needed.
+        out: the file; complete or not there.
+        split: train (everything, where there is no test part), test or all.
+        embedding: whether to write the features too.
+        console: where to show progress.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    console = console or Console(quiet=True)
+    with progress_bar(console) as bar:
+        task = bar.add_task("codes", total=None)
+        written = codes.write_codes(
+            open_encoder(run).to(device),
+            data,
+            Path(out),
+            run=str(run),
+            split=split,
+            embedding=embedding,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    if written.skipped:
+        console.print(f"[yellow]{written.skipped} unreadable images were left out.[/yellow]")
+    return written
+
+
+def explain(
+    run: str | Path,
+    data: str | Path,
+    *,
+    split: str = "train",
+    only: Sequence[str] = (),
+    console: Console | None = None,
+) -> dict[str, Any]:
+    """Measure and draw what a run's variables see, into its `explanations/`; return the summary.
+
+    Args:
+        run: a run folder.
+        data: images; labels and attributes are used where they exist.
+        split: train (everything, where there is no test part) or test.
+        only: parts to make, such as "joint" or "galleries"; all by default.
+        console: where to show progress.
+    """
+    return explanations.explain(run, data, split=split, only=only, console=console)
 
 
 def knn_metrics(split: Split, settings: KNNSettings) -> dict[str, float]:

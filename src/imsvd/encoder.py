@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from torch import Tensor, nn
 from imsvd.checkpoints import write_atomically
 from imsvd.config import Config, describe_validation_error
 from imsvd.errors import InputError
-from imsvd.information import codes, resolve_units, soft_discretise
+from imsvd.information import codes, soft_discretise
+from imsvd.methods import IMSVDSettings
 from imsvd.networks import BackboneSettings, build_backbone, feature_width, projector
+from imsvd.pretrained import Backbone, BackboneSpec, open_backbone, parse_spec
 from imsvd.runs import RunFolder
 from imsvd.settings import Settings
 
@@ -52,16 +55,20 @@ class Encoder(nn.Module):
     """A backbone with its projector, normalising its own input.
 
     Images are (batch, 3, height, width): uint8, or floats in [0, 1].
+
+    Args:
+        description: what it consists of.
+        backbone: a network to use instead of building the one that is described.
     """
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, description: EncoderDescription) -> None:
+    def __init__(self, description: EncoderDescription, backbone: Backbone | None = None) -> None:
         super().__init__()
         self.description = description
-        self.backbone = build_backbone(description.backbone)
-        self.num_features = feature_width(self.backbone)
+        self.backbone = backbone.network if backbone else build_backbone(description.backbone)
+        self.num_features = backbone.num_features if backbone else feature_width(self.backbone)
         widths = (self.num_features, *description.projector)
         self.projector = projector(widths) if description.projector else nn.Identity()
         self.register_buffer(
@@ -104,8 +111,8 @@ def describe_encoder(config: Config) -> EncoderDescription:
     return EncoderDescription(
         method=config.method.name,
         backbone=config.backbone,
-        projector=config.method.projector,
-        units=resolve_units(config.method.projector[-1], config.method.units),
+        projector=config.method.projector if isinstance(config.method, IMSVDSettings) else (),
+        units=config.method.variable_units,
         size=config.views.whole_image_size,
         mean=view.mean,
         std=view.std,
@@ -113,14 +120,51 @@ def describe_encoder(config: Config) -> EncoderDescription:
 
 
 def save_encoder(run: RunFolder, config: Config, state: dict[str, Tensor]) -> None:
-    """Write the backbone and projector weights of a method's `state`, and their description."""
-    prefixes = ("backbone.", "projector.")
+    """Write the weights that a method's `state` has for an encoder, and their description."""
+    described = describe_encoder(config)
+    prefixes = ("backbone.", "projector.") if described.projector else ("backbone.",)
     tensors = {
         name: value.cpu().contiguous() for name, value in state.items() if name.startswith(prefixes)
     }
     write_atomically(run.encoder_weights, save(tensors))
-    description: dict[str, Any] = describe_encoder(config).model_dump(mode="json")
+    description: dict[str, Any] = described.model_dump(mode="json")
     write_atomically(run.encoder_description, (json.dumps(description, indent=2) + "\n").encode())
+
+
+def open_encoder(spec: str | Path) -> Encoder:
+    """Return a run's encoder, or a backbone of timm or torchvision, in evaluation mode.
+
+    Args:
+        spec: a run folder; or `timm:NAME` (pretrained), `timm:NAME:random` or `timm:NAME:FILE` (a
+            .pth or .safetensors state dict), and the same with `torchvision:`. Weights of a file
+            that do not match are named; silence means that all matched.
+    """
+    parsed = parse_spec(spec) if isinstance(spec, str) else None
+    return load(spec) if parsed is None else _foreign_encoder(parsed)
+
+
+def results_folder(spec: str | Path) -> Path:
+    """Return where results of an encoder belong: its run, or a folder of the working directory.
+
+    What no run trained gets `results/NAME`, which is created.
+    """
+    if not isinstance(spec, str) or parse_spec(spec) is None:
+        return Path(spec)
+    folder = Path("results") / re.sub(r"[^\w.]+", "-", spec).strip("-.")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _foreign_encoder(spec: BackboneSpec) -> Encoder:
+    backbone = open_backbone(spec)
+    description = EncoderDescription(
+        method=spec.library,
+        backbone=BackboneSettings(name=spec.name),
+        size=backbone.size,
+        mean=backbone.mean,
+        std=backbone.std,
+    )
+    return Encoder(description, backbone).eval()
 
 
 def load(run: str | Path) -> Encoder:

@@ -45,6 +45,9 @@ def test_every_protocol_on_small_data(
         assert command(["evaluate", *arguments, "--epochs", "1"]) == 0, command.err
         assert "_best_epoch_top1" in command.out
         assert "epoch 1/1" in command.out
+    # Asked again, it answers from what is there.
+    assert command(["evaluate", *commands[0], "--epochs", "1"]) == 0
+    assert f"Already evaluated: {run}/evaluations/linear-" in command.out
     records = results(run)
     protocols = ["linear", "finetune", "semi-10", "semi-1", "places205"]
     assert [record["protocol"] for record in records] == protocols

@@ -62,37 +62,37 @@ def draw(scenes: Scenes, size: int) -> NDArray[np.uint8]:
 def _draw_group(scenes: Scenes, size: int) -> NDArray[np.uint8]:
     axis = ((2 * np.arange(size, dtype=np.float32) + 1) / size - 1).astype(np.float32)
     x, y = axis[None, None, :], axis[None, :, None]
-    radius = _per_picture(scenes.radius)
+    radius = per_picture(scenes.radius)
     softness = np.float32(2 / size) / radius  # one pixel, in the shape's own coordinates
 
-    u, v = _own_coordinates(scenes, x, y)
-    distance = _by_kind(scenes.shape, [OUTLINES[name] for name in SHAPES], u, v)
-    shadow_u, shadow_v = _own_coordinates(scenes, x - _SHADOW_SHIFT[0], y - _SHADOW_SHIFT[1])
-    shadow = _by_kind(scenes.shape, [OUTLINES[name] for name in SHAPES], shadow_u, shadow_v)
+    u, v = own_coordinates(scenes, x, y)
+    distance = by_kind(scenes.shape, [OUTLINES[name] for name in SHAPES], u, v)
+    shadow_u, shadow_v = own_coordinates(scenes, x - _SHADOW_SHIFT[0], y - _SHADOW_SHIFT[1])
+    shadow = by_kind(scenes.shape, [OUTLINES[name] for name in SHAPES], shadow_u, shadow_v)
 
-    picture = _paint_background(scenes, x, y)
-    picture *= (1 - 0.42 * _smoothstep(_SHADOW_SOFTNESS, -_SHADOW_SOFTNESS, shadow))[:, None]
-    ink = _paint_shape(scenes, u, v, distance, softness)
-    coverage = _ramp(-distance, softness)[:, None]
+    picture = paint_background(scenes, x, y)
+    picture *= (1 - 0.42 * smoothstep(_SHADOW_SOFTNESS, -_SHADOW_SOFTNESS, shadow))[:, None]
+    ink = paint_shape(scenes, u, v, distance, softness)
+    coverage = ramp(-distance, softness)[:, None]
     picture += coverage * (ink - picture)
     return np.rint(np.clip(picture, 0, 1) * 255).astype(np.uint8)
 
 
-def _per_picture(values: NDArray[np.float64]) -> Field:
+def per_picture(values: NDArray[np.float64]) -> Field:
     """(n,) to (n, 1, 1), which spreads over pixels."""
     return values.astype(np.float32)[:, None, None]
 
 
-def _own_coordinates(scenes: Scenes, x: Field, y: Field) -> tuple[Field, Field]:
+def own_coordinates(scenes: Scenes, x: Field, y: Field) -> tuple[Field, Field]:
     """Points (1, size, size) in every shape's own coordinates, each (n, size, size)."""
-    radius = _per_picture(scenes.radius)
-    cosine = _per_picture(np.cos(scenes.angle)) / radius
-    sine = _per_picture(np.sin(scenes.angle)) / radius
-    x, y = x - _per_picture(scenes.x), y - _per_picture(scenes.y)
+    radius = per_picture(scenes.radius)
+    cosine = per_picture(np.cos(scenes.angle)) / radius
+    sine = per_picture(np.sin(scenes.angle)) / radius
+    x, y = x - per_picture(scenes.x), y - per_picture(scenes.y)
     return cosine * x + sine * y, cosine * y - sine * x
 
 
-def _by_kind(
+def by_kind(
     kinds: NDArray[np.int64], functions: list[Callable[..., Field]], *arguments: Field
 ) -> Field:
     """Apply to every picture the function of its kind; all (n, size, size) or (n, 1, 1)."""
@@ -103,33 +103,34 @@ def _by_kind(
     return result
 
 
-def _smoothstep(start: float, stop: float, values: Field) -> Field:
+def smoothstep(start: float, stop: float, values: Field) -> Field:
+    """Rise smoothly from 0 at `start` to 1 at `stop`."""
     t = np.clip((values - np.float32(start)) / np.float32(stop - start), 0, 1)
     return np.asarray(t * t * (3 - 2 * t))
 
 
-def _paint_shape(scenes: Scenes, u: Field, v: Field, distance: Field, softness: Field) -> Field:
+def paint_shape(scenes: Scenes, u: Field, v: Field, distance: Field, softness: Field) -> Field:
     """Colour of the shape at every point, (n, 3, size, size), lit from the upper left."""
     functions = [_TEXTURE_FUNCTIONS[name] for name in TEXTURES]
-    share = _by_kind(scenes.texture, functions, u, v, softness, _per_picture(scenes.phase))
+    share = by_kind(scenes.texture, functions, u, v, softness, per_picture(scenes.phase))
     main, accent = (_COLOUR_TABLE[scenes.colour, part][..., None, None] for part in (0, 1))
-    light = 1 - 0.09 * (u + v) + 0.16 * _per_picture(scenes.tint)
-    light *= 1 - 0.28 * _smoothstep(-0.16, 0.02, distance)  # a darker rim rounds the edge
+    light = 1 - 0.09 * (u + v) + 0.16 * per_picture(scenes.tint)
+    light *= 1 - 0.28 * smoothstep(-0.16, 0.02, distance)  # a darker rim rounds the edge
     return np.asarray((main + share[:, None] * (accent - main)) * light[:, None])
 
 
-def _paint_background(scenes: Scenes, x: Field, y: Field) -> Field:
+def paint_background(scenes: Scenes, x: Field, y: Field) -> Field:
     """Colour of the background at every point, (n, 3, size, size)."""
     functions = [_BACKGROUND_FUNCTIONS[name] for name in BACKGROUNDS]
-    points = np.broadcast_arrays(x, y, _per_picture(scenes.phase))[:2]
+    points = np.broadcast_arrays(x, y, per_picture(scenes.phase))[:2]
     pixel = np.full((len(scenes), 1, 1), x[0, 0, 1] - x[0, 0, 0], np.float32)
-    variation = (_per_picture(values) for values in (scenes.phase, scenes.slope, scenes.spread))
-    light = _by_kind(scenes.background, functions, *points, pixel, *variation)
+    variation = (per_picture(values) for values in (scenes.phase, scenes.slope, scenes.spread))
+    light = by_kind(scenes.background, functions, *points, pixel, *variation)
     colour = _BACKGROUND_TABLE[scenes.background_colour][..., None, None]
     return np.asarray(colour * light[:, None], dtype=np.float32)
 
 
-def _ramp(distance: Field, softness: Field) -> Field:
+def ramp(distance: Field, softness: Field) -> Field:
     """0 below an edge, 1 above it, linear over `softness` between."""
     return np.asarray(np.clip(distance / softness + np.float32(0.5), 0, 1))
 
@@ -137,7 +138,7 @@ def _ramp(distance: Field, softness: Field) -> Field:
 def _line_wave(values: Field, period: float, softness: Field) -> Field:
     """Alternate 0 and 1 with straight edges one pixel soft."""
     triangle = np.abs((values / np.float32(period)) % 1 - 0.5) - 0.25
-    return _ramp(triangle * np.float32(period), softness)
+    return ramp(triangle * np.float32(period), softness)
 
 
 def _solid(u: Field, v: Field, softness: Field, phase: Field) -> Field:  # noqa: ARG001
@@ -158,7 +159,7 @@ def _dots(u: Field, v: Field, softness: Field, phase: Field) -> Field:
     du = (u / np.float32(0.58) + 0.5 * (row % 2) + phase) % 1 - 0.5
     dv = (v / np.float32(0.5) + phase) % 1 - 0.5
     distance = np.sqrt((0.58 * du) ** 2 + (0.5 * dv) ** 2) - np.float32(0.16)
-    return _ramp(-distance, softness)
+    return ramp(-distance, softness)
 
 
 def _rings(u: Field, v: Field, softness: Field, phase: Field) -> Field:
@@ -173,7 +174,7 @@ def _rays(u: Field, v: Field, softness: Field, phase: Field) -> Field:
 
 
 def _gradient(u: Field, v: Field, softness: Field, phase: Field) -> Field:  # noqa: ARG001
-    return _smoothstep(-0.8, 0.8, v + 0.3 * (phase - 0.5))
+    return smoothstep(-0.8, 0.8, v + 0.3 * (phase - 0.5))
 
 
 _TEXTURE_FUNCTIONS: dict[str, Callable[..., Field]] = {
@@ -198,7 +199,7 @@ def _shaded(x: Field, y: Field, pixel: Field, phase: Field, slope: Field, spread
 
 def _horizon(x: Field, y: Field, pixel: Field, phase: Field, slope: Field, spread: Field) -> Field:
     below = y - 0.3 * (slope - 0.5) * x - 0.7 * (phase - 0.5)
-    return 1.08 - (0.28 + 0.08 * spread) * _ramp(below, pixel)
+    return 1.08 - (0.28 + 0.08 * spread) * ramp(below, pixel)
 
 
 def _grid(x: Field, y: Field, pixel: Field, phase: Field, slope: Field, spread: Field) -> Field:
@@ -206,14 +207,14 @@ def _grid(x: Field, y: Field, pixel: Field, phase: Field, slope: Field, spread: 
     across = np.abs((x / period + phase) % 1 - 0.5) * period
     down = np.abs((y / period + slope) % 1 - 0.5) * period
     line = np.minimum(across, down) - np.float32(0.026)
-    return 1.04 - 0.2 * _ramp(-line, pixel)
+    return 1.04 - 0.2 * ramp(-line, pixel)
 
 
 def _spots(x: Field, y: Field, pixel: Field, phase: Field, slope: Field, spread: Field) -> Field:
     period = 0.42 + 0.12 * spread
     du, dv = (x / period + phase) % 1 - 0.5, (y / period + slope) % 1 - 0.5
     distance = np.sqrt(du * du + dv * dv) * period - 0.28 * period
-    return 0.97 + 0.17 * _ramp(-distance, pixel)
+    return 0.97 + 0.17 * ramp(-distance, pixel)
 
 
 _BACKGROUND_FUNCTIONS: dict[str, Callable[..., Field]] = {

@@ -1,0 +1,15 @@
+"""Detection and instance segmentation on COCO: how well an encoder transfers to Mask R-CNN C4."""
+
+from imsvd.detection.coco import CocoData, open_coco
+from imsvd.detection.protocol import run_coco
+from imsvd.detection.settings import DetectionSettings, full, resolve_settings, small
+
+__all__ = [
+    "CocoData",
+    "DetectionSettings",
+    "full",
+    "open_coco",
+    "resolve_settings",
+    "run_coco",
+    "small",
+]

@@ -1,0 +1,118 @@
+"""The images of every training step: an endless stream of shuffled epochs, half of it mirrored.
+
+What a step sees follows from the seed and the step alone, so that a resumed training goes on as if
+it had not been interrupted, with any number of worker processes.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+from imsvd.detection.coco import CocoSplit, Target
+from imsvd.errors import InputError
+
+Sample = tuple[Tensor, Target]
+Batch = list[Sample]
+
+_ORDER, _FLIP = range(2)
+
+
+class TrainingStream(Dataset[Sample]):
+    """The images of a split that show objects, by position in the stream of all epochs."""
+
+    def __init__(self, split: CocoSplit, seed: int) -> None:
+        self.split, self.seed = split, seed
+        self._epoch = -1
+        self._order: list[int] = []
+
+    def __getitem__(self, position: int) -> Sample:
+        epoch, offset = divmod(position, len(self.split.trainable))
+        if epoch != self._epoch:
+            places = np.random.default_rng((self.seed, _ORDER, epoch)).permutation(
+                self.split.trainable
+            )
+            self._epoch, self._order = epoch, places.tolist()
+        place = self._order[offset]
+        sample = self.split.read(place), self.split.target(place)
+        flip = np.random.default_rng((self.seed, _FLIP, position)).random() < 0.5
+        return mirror(*sample) if flip else sample
+
+
+def mirror(image: Tensor, target: Target) -> Sample:
+    """Exchange left and right."""
+    width = image.shape[-1]
+    left, top, right, bottom = target["boxes"].unbind(dim=1)
+    boxes = torch.stack((width - right, top, width - left, bottom), dim=1)
+    return image.flip(-1), target | {"boxes": boxes, "masks": target["masks"].flip(-1)}
+
+
+class _Positions:
+    """The positions in the stream that a rank reads at every step."""
+
+    def __init__(self, steps: range, batch_size: int, rank: int, world_size: int) -> None:
+        self.steps, self.batch_size, self.share = steps, batch_size, batch_size // world_size
+        self.rank = rank
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for step in self.steps:
+            first = step * self.batch_size + self.rank * self.share
+            yield list(range(first, first + self.share))
+
+
+def training_batches(
+    stream: TrainingStream,
+    steps: range,
+    *,
+    batch_size: int,
+    rank: int = 0,
+    world_size: int = 1,
+    workers: int = 0,
+) -> Iterator[Batch]:
+    """This rank's batch of every step; `batch_size` counts the images of all ranks."""
+    loader = DataLoader(
+        stream,
+        batch_sampler=_Positions(steps, batch_size, rank, world_size),
+        num_workers=workers,
+        collate_fn=list,
+        worker_init_fn=_ignore_signals,
+        # Else a loader draws from the generator that the network uses.
+        generator=torch.Generator(),
+    )
+    iterator = iter(loader)
+    try:
+        yield from iterator
+    except InputError as error:
+        # A worker's error arrives with its traceback; the last line is the sentence.
+        sentence = str(error).strip().splitlines()[-1]
+        raise InputError(sentence.removeprefix("imsvd.errors.InputError: ")) from error
+    finally:
+        # Workers ignore SIGTERM: unless told to end, they would keep the program from ending.
+        if isinstance(iterator, _MultiProcessingDataLoaderIter):
+            iterator._shutdown_workers()
+
+
+def _ignore_signals(worker: int) -> None:
+    """Keep Ctrl-C, which reaches the whole process group, from ending a worker before all is saved."""
+    del worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def to_device(batch: Batch, device: torch.device) -> tuple[list[Tensor], list[Target]]:
+    """Images in [0, 1] and their targets where the detector is."""
+    images = [image.to(device, non_blocking=True).float() / 255 for image, _ in batch]
+    targets = [
+        {name: value.to(device, non_blocking=True) for name, value in target.items()}
+        for _, target in batch
+    ]
+    return images, targets

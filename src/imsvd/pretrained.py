@@ -1,0 +1,281 @@
+"""Backbones that no run of ours trained: those of timm and torchvision, by name.
+
+`timm:NAME` and `torchvision:NAME` have the library's pretrained weights, `…:NAME:random` none, and
+`…:NAME:FILE` those of a file. A load that says nothing has matched every key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import timm
+import torch
+import torchvision
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from imsvd.errors import InputError
+from imsvd.networks import feature_width
+
+RANDOM = "random"
+"""In the place of a file: the weights that the network starts with."""
+
+_RANDOM_SEED = 0
+_WRAPPERS = ("state_dict", "model", "model_state_dict", "teacher")
+"""Where training programs keep the weights in the files they save."""
+
+_logger = logging.getLogger(__name__)
+
+
+class Backbone(NamedTuple):
+    """A network that gives pooled features, and what its images must look like."""
+
+    network: nn.Module
+    num_features: int
+    heads: tuple[str, ...]
+    """Names of the classifier that was taken off."""
+    size: int
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+class BackboneSpec(NamedTuple):
+    """`library:name[:weights]`, taken apart; weights are "", "random" or a file."""
+
+    library: str
+    name: str
+    weights: str
+
+
+def parse_spec(spec: str) -> BackboneSpec | None:
+    """Return the parts of a backbone's name, or None if `spec` is a run folder."""
+    library, separator, rest = spec.partition(":")
+    if not separator or library not in LIBRARIES:
+        return None
+    name, _, weights = rest.partition(":")
+    if not name:
+        raise InputError(f"{spec!r} names no network; write for example {library}:resnet50.")
+    return BackboneSpec(library, name, weights)
+
+
+def open_backbone(spec: BackboneSpec) -> Backbone:
+    """Build the network that `spec` names, in evaluation mode, with the weights it asks for."""
+    build = LIBRARIES[spec.library]
+    if spec.weights:
+        # Its own generator state: `random` is the same network every time.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_RANDOM_SEED)
+            backbone = build(spec.name, False)
+        if spec.weights != RANDOM:
+            load_weights(backbone, Path(spec.weights).expanduser())
+    else:
+        backbone = _download(spec, build)
+    backbone.network.eval()
+    return backbone
+
+
+def _build_timm(name: str, pretrained: bool) -> Backbone:
+    if not timm.is_model(name):
+        raise InputError(_unknown("timm", name, timm.list_models()))
+    architecture, _, tag = name.partition(".")
+    tagged = timm.list_models(f"{architecture}.*", pretrained=True)
+    if tag and name not in tagged:
+        choice = f"choose {', '.join(tagged[:8])}" if tagged else "it has none"
+        raise InputError(f"timm:{architecture} has no weights {tag!r}; {choice}.")
+    network: nn.Module = timm.create_model(name, pretrained=pretrained, num_classes=0)
+    described: dict[str, Any] = timm.data.resolve_model_data_config(network)  # type: ignore[attr-defined,no-untyped-call]
+    if described["input_size"][0] != 3:
+        raise InputError(
+            f"timm:{name} takes images of {described['input_size'][0]} channels; choose one for 3."
+        )
+    classifier = network.pretrained_cfg.get("classifier") or ()  # type: ignore[union-attr,operator]
+    return Backbone(
+        network,
+        feature_width(network),
+        (classifier,) if isinstance(classifier, str) else tuple(classifier),
+        int(described["input_size"][-1]),
+        _three(described["mean"]),
+        _three(described["std"]),
+    )
+
+
+def _build_torchvision(name: str, pretrained: bool) -> Backbone:
+    name, _, tag = name.partition(".")
+    known = torchvision.models.list_models(module=torchvision.models)
+    if name not in known:
+        raise InputError(_unknown("torchvision", name, known))
+    choices = torchvision.models.get_model_weights(name)
+    if tag and tag not in choices.__members__:
+        raise InputError(
+            f"torchvision:{name} has no weights {tag!r}; choose {', '.join(choices.__members__)}."
+        )
+    weights = choices[tag] if tag else choices.DEFAULT
+    network: nn.Module = torchvision.models.get_model(name, weights=weights if pretrained else None)
+    head, num_features = take_off_classifier(name, network)
+    preset = weights.transforms()
+    return Backbone(
+        network,
+        num_features,
+        (head,),
+        int(preset.crop_size[0]),
+        _three(preset.mean),
+        _three(preset.std),
+    )
+
+
+LIBRARIES: dict[str, Callable[[str, bool], Backbone]] = {
+    "timm": _build_timm,
+    "torchvision": _build_torchvision,
+}
+
+
+def take_off_classifier(name: str, network: nn.Module) -> tuple[str, int]:
+    """Let the last Linear pass its input on; return its name and the width of that input."""
+    linears = [
+        (path, module) for path, module in network.named_modules() if isinstance(module, nn.Linear)
+    ]
+    if not linears or linears[-1][1].out_features != 1000:
+        raise InputError(
+            f"torchvision:{name} does not end in a linear classifier, so that its features are "
+            "not known; choose another network."
+        )
+    path, classifier = linears[-1]
+    parent, _, attribute = path.rpartition(".")
+    setattr(network.get_submodule(parent), attribute, nn.Identity())
+    return path, classifier.in_features
+
+
+def _download(spec: BackboneSpec, build: Callable[[str, bool], Backbone]) -> Backbone:
+    try:
+        return build(spec.name, True)
+    except InputError:
+        raise
+    # What a failed download raises depends on the library, its version and the proxy in between.
+    except Exception as error:
+        reason = " ".join(str(error).split())[:120].rstrip(".")
+        raise InputError(
+            f"the pretrained weights of {spec.library}:{spec.name} could not be fetched ({reason}); "
+            f"connect to the internet once, or give a file: {spec.library}:{spec.name}:FILE."
+        ) from error
+
+
+def load_weights(backbone: Backbone, path: Path) -> None:
+    """Load a state dict from `path`; every key that does not match is named.
+
+    A missing key, a wrong shape or an unknown key inside the network raises `InputError`. The
+    classifier, and what a training program saved beside the network, are left out with a warning.
+    """
+    expected = backbone.network.state_dict()
+    state, beside = _inside_prefix(_read_weights(path), expected)
+    head = {key for key in state if key.startswith(tuple(f"{name}." for name in backbone.heads))}
+    unexpected = [key for key in state if key not in expected and key not in head]
+    misshapen = [
+        f"{key} is {_shape(state[key])}, not {_shape(value)}"
+        for key, value in expected.items()
+        if key in state and state[key].shape != value.shape
+    ]
+    fitting = {key: value for key, value in state.items() if key in expected}
+    # Batch counters that old files lack are no weights, and torch does not count them as missing.
+    missing = (
+        [] if misshapen else list(backbone.network.load_state_dict(fitting, False).missing_keys)
+    )
+    complaints = [
+        f"{title} {summary}"
+        for title, summary in (
+            ("missing:", summarise_keys(missing)),
+            ("unexpected:", summarise_keys(unexpected)),
+            ("of another shape:", _shorten(misshapen)),
+        )
+        if summary
+    ]
+    if complaints:
+        raise InputError(
+            f"{path} does not fit the network ({'; '.join(complaints)}); give the weights of the "
+            "network that you name."
+        )
+    for what, keys in (("the classifier", sorted(head)), ("beside the network", beside)):
+        if keys:
+            _logger.warning("%s: left out %s: %s", path, what, summarise_keys(keys))
+
+
+def summarise_keys(keys: Iterable[str], most: int = 6) -> str:
+    """Name all `keys`; many are counted by the part of the network that they belong to."""
+    keys = list(keys)
+    if len(keys) <= most:
+        return ", ".join(keys)
+    parts = Counter(key.partition(".")[0] for key in keys)
+    return ", ".join(f"{part}.* ({count} keys)" for part, count in parts.items())
+
+
+def _inside_prefix(
+    state: Mapping[str, Tensor], expected: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Find the prefix, such as `module.backbone.`, below which most of the `expected` keys are.
+
+    Returns the tensors below it, and the names of those beside it.
+    """
+    prefixes = Counter(
+        prefix for key in state for prefix in _prefixes(key) if key[len(prefix) :] in expected
+    )
+    prefix = prefixes.most_common(1)[0][0] if prefixes else ""
+    inside = {key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)}
+    return inside, [key for key in state if not key.startswith(prefix)]
+
+
+def _prefixes(key: str) -> list[str]:
+    return ["", *(key[: place + 1] for place, letter in enumerate(key) if letter == ".")]
+
+
+def _read_weights(path: Path) -> dict[str, Tensor]:
+    """Read a state dict without running any code that the file may carry."""
+    try:
+        content: Any = (
+            load_file(path)
+            if path.suffix == ".safetensors"
+            else torch.load(path, map_location="cpu", weights_only=True)
+        )
+    except FileNotFoundError:
+        raise InputError(f"there is no file {path}.") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder; give a .pth or .safetensors file.") from None
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            f"{path} holds more than tensors, or is damaged, and is not opened because it could "
+            "run code; save its state dict alone."
+        ) from error
+    except Exception as error:  # whatever the damage makes the readers raise
+        raise InputError(f"{path} is damaged or not a file of weights.") from error
+    for wrapper in _WRAPPERS:
+        if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
+            content = content[wrapper]
+    tensors = content if isinstance(content, dict) else {}
+    tensors = {key: value for key, value in tensors.items() if isinstance(value, Tensor)}
+    if not tensors:
+        raise InputError(f"{path} holds no state dict.")
+    return tensors
+
+
+def _unknown(library: str, name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=3)
+    hint = f"did you mean {', '.join(close)}?" if close else f"{library} lists its models."
+    return f"{library}:{name} is not a model of {library}; {hint}"
+
+
+def _shape(tensor: Tensor) -> str:
+    return "×".join(map(str, tensor.shape)) or "one number"
+
+
+def _shorten(sentences: list[str], most: int = 3) -> str:
+    more = f" and {len(sentences) - most} more" if len(sentences) > most else ""
+    return ", ".join(sentences[:most]) + more
+
+
+def _three(values: Iterable[float]) -> tuple[float, float, float]:
+    red, green, blue = (float(value) for value in values)
+    return red, green, blue

@@ -1,0 +1,149 @@
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imsvd.checkpoints import write_atomically
+from imsvd.config import override, to_yaml
+from imsvd.errors import InputError
+from imsvd.evaluation import append_result
+from imsvd.recipes import recipe
+from imsvd.results_table import TABLE_FORMATS, ResultRow, collect, results_table
+from tests.training.tiny import CommandLine
+
+IMAGENET = {"test_images": 50_000}
+
+
+def make_run(folder: Path, *settings: str, method: str = "imsvd", epochs: int = 100) -> Path:
+    """The folder of a run that trained for `epochs` epochs on ImageNet, as far as it tells."""
+    wanted = ["data.source=/data/imagenet", "training.epochs=100", *settings]
+    config = override(recipe("imagenet", method), wanted)
+    write_atomically(folder / "config.yaml", to_yaml(config).encode())
+    (folder / "metrics.jsonl").write_text(json.dumps({"epoch": epochs}) + "\n")
+    return folder
+
+
+def add(
+    run: Path,
+    protocol: str = "linear",
+    metrics: dict[str, float] | None = None,
+    data: str = "/data/imagenet",
+    details: dict[str, Any] = IMAGENET,
+) -> None:
+    append_result(run, protocol, metrics or {"linear_top1": 69.0}, data=data, details=details)
+
+
+def only(run: Path) -> ResultRow:
+    (row,) = collect([run])
+    return row
+
+
+def test_the_papers_number_stands_beside_ours(tmp_path: Path) -> None:
+    add(run := make_run(tmp_path / "a"))
+    expected = (str(run), "imsvd", "resnet50", 100, "linear", "/data/imagenet", "linear_top1")
+    assert only(run) == (*expected, 69.0, 69.4)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["training.epochs=150"],
+        ["training.batch_size=512"],
+        ["backbone.name=resnet18"],
+        ["backbone.stem=stride_1"],
+        ["method.units=40"],
+        ["data.source=/data/tiny-imagenet"],
+        ["data.source=/data/imagenette"],
+        ["data.source=cifar10"],
+    ],
+)
+def test_another_setting_has_no_number(settings: list[str], tmp_path: Path) -> None:
+    epochs = 150 if "epochs" in settings[0] else 100
+    add(run := make_run(tmp_path / "a", *settings, epochs=epochs))
+    assert only(run).paper is None
+
+
+def test_an_unfinished_run_has_no_number(tmp_path: Path) -> None:
+    add(run := make_run(tmp_path / "a", "training.epochs=200", epochs=100))
+    assert only(run).epochs == 100
+    assert only(run).paper is None
+
+
+@pytest.mark.parametrize(
+    ("protocol", "metric", "data", "details", "paper"),
+    [
+        ("knn", "knn_20", "/data/imagenet", {**IMAGENET, "settings": {"temperature": 0.07}}, 67.0),
+        ("knn", "knn_20", "/data/imagenet", {**IMAGENET, "settings": {"temperature": 0.1}}, None),
+        ("knn", "knn_20", "/data/imagenet", {"test_images": 5000}, None),
+        ("knn", "knn_20", "/data/other", IMAGENET, None),
+        ("linear-probe", "linear_probe_top1", "/data/imagenet", IMAGENET, None),
+        ("voc07", "voc07_map", "/data/voc", {"test_images": 4952}, 86.5),
+        ("voc07", "voc07_map", "scenes", {"test_images": 250}, None),
+    ],
+)
+def test_only_the_same_measurement_has_a_number(
+    protocol: str,
+    metric: str,
+    data: str,
+    details: dict[str, Any],
+    paper: float | None,
+    tmp_path: Path,
+) -> None:
+    run = make_run(tmp_path / "a", "training.epochs=1000", epochs=1000)
+    add(run, protocol, {metric: 50.0}, data, details)
+    assert only(run).paper == paper
+
+
+def test_other_methods_have_their_own(tmp_path: Path) -> None:
+    add(run := make_run(tmp_path / "a", method="vicreg"))
+    assert only(run).paper == 68.7
+
+
+def test_the_latest_of_each_protocol_and_dataset_counts(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a")
+    add(run, "knn", {"knn_20": 1.0}, "a")
+    add(run, "knn", {"knn_20": 2.0}, "b")
+    add(run, "knn", {"knn_20": 3.0}, "a")
+    assert [(row.data, row.value) for row in collect([run])] == [("a", 3.0), ("b", 2.0)]
+
+
+def test_a_folder_of_a_backbones_results_needs_no_configuration(tmp_path: Path) -> None:
+    add(tmp_path)
+    assert only(tmp_path)[1:4] == ("", "", None)
+    assert only(tmp_path).paper is None
+
+
+def test_formats_hold_the_same_table(tmp_path: Path) -> None:
+    first, second = make_run(tmp_path / "a"), make_run(tmp_path / "b|c", "seed=1")
+    add(first, metrics={"linear_top1": 69.123456})
+    add(second, "knn", {"knn_20": 50.0}, "x, y")
+    runs = [first, second]
+    (one, two) = json.loads(results_table(runs, "json"))
+    assert (one["value"], one["paper"], two["paper"]) == (69.123456, 69.4, None)
+    rows = list(csv.DictReader(results_table(runs, "csv").splitlines()))
+    assert [row["data"] for row in rows] == ["/data/imagenet", "x, y"]
+    assert rows[0]["value"] == "69.123456"
+    lines = results_table(runs, "markdown").splitlines()
+    assert len(lines) == 4
+    assert lines[2].endswith("| linear_top1 | 69.12 | 69.40 |")
+    assert "b\\|c" in lines[3]
+    text = results_table(runs, "text").splitlines()
+    assert text[1].split()[-2:] == ["69.12", "69.40"]
+    assert text[0].index("metric") == text[1].index("linear_top1") == text[2].index("knn_20")
+
+
+def test_the_command(command: CommandLine, tmp_path: Path) -> None:
+    add(run := make_run(tmp_path / "a"))
+    for form in TABLE_FORMATS:
+        assert command(["results", str(run), "--format", form]) == 0
+        assert "69.4" in command.out
+    command.refuses(["results", str(run), "--format", "xml"], "choose text, markdown, csv, json")
+    command.refuses(["results", str(tmp_path / "none")], "there is no run folder")
+    command.refuses(["results", str(tmp_path)], "there are no results")
+
+
+def test_nothing_to_show_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="imsvd evaluate knn"):
+        collect([make_run(tmp_path / "a")])
