@@ -1,0 +1,16 @@
+"""What each variable and unit of a trained encoder sees, measured and drawn."""
+
+from imsvd.explanations.activation import grad_cam
+from imsvd.explanations.joint import JointMatrix, mutual_information
+from imsvd.explanations.run_parts import PARTS, explain, properties_table
+from imsvd.explanations.top_images import TopImages
+
+__all__ = [
+    "PARTS",
+    "JointMatrix",
+    "TopImages",
+    "explain",
+    "grad_cam",
+    "mutual_information",
+    "properties_table",
+]

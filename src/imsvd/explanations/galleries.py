@@ -1,0 +1,118 @@
+"""Contact sheets: for every variable the images that excite each of its units most."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from imsvd.checkpoints import write_atomically
+from imsvd.datasets import UnreadableImage
+from imsvd.explanations.encodings import Encodings
+from imsvd.explanations.subject import Progress, Subject, unit_starts
+
+_MARGIN = 4
+_LABEL = 92
+_TITLE = 26
+_LONGEST_COLUMN = 40
+"""Units below one another; the rest go into further columns of the sheet."""
+
+
+def sheet_name(variable: int) -> str:
+    """File of a variable's contact sheet, below the folder of explanations."""
+    return f"galleries/variable-{variable:03d}.jpg"
+
+
+def gallery_listing(subject: Subject, encodings: Encodings) -> dict[str, Any]:
+    """Every unit's best images with path and score, how many images take it, and its mean q."""
+    variables = []
+    for variable, start in enumerate(unit_starts(subject.units)):
+        size = subject.units[variable]
+        taken = np.bincount(encodings.codes[:, variable], minlength=size)
+        units = [
+            {
+                "unit": unit,
+                "images_taking_it": int(taken[unit]),
+                "mean_probability": round(float(encodings.marginals[start + unit]), 6),
+                "top": _top(subject, encodings, start + unit),
+            }
+            for unit in range(size)
+        ]
+        variables.append({"variable": variable, "sheet": sheet_name(variable), "units": units})
+    return {"images": len(encodings.images), "variables": variables}
+
+
+def _top(subject: Subject, encodings: Encodings, place: int) -> list[dict[str, Any]]:
+    found = zip(encodings.top_images[place], encodings.top_scores[place], strict=True)
+    return [
+        {
+            "index": int(index),
+            "path": subject.source.identity(int(index)),
+            "score": round(float(score), 6),
+        }
+        for index, score in found
+        if index >= 0
+    ]
+
+
+def draw_sheets(subject: Subject, listing: dict[str, Any], progress: Progress | None) -> list[Path]:
+    """Draw the contact sheet of every variable and return their files."""
+    written = []
+    for variable in listing["variables"]:
+        path = subject.folder / variable["sheet"]
+        content = io.BytesIO()
+        draw_sheet(subject, variable).save(content, "JPEG", quality=90)
+        write_atomically(path, content.getvalue())
+        written.append(path)
+        if progress is not None:
+            progress(len(written), len(listing["variables"]))
+    return written
+
+
+def draw_sheet(subject: Subject, variable: dict[str, Any]) -> Image.Image:
+    """One row of thumbnails per unit, the best image first."""
+    side = max(48, min(96, subject.encoder.description.size))
+    rows = min(len(variable["units"]), _LONGEST_COLUMN)
+    columns = math.ceil(len(variable["units"]) / rows)
+    longest = max((len(unit["top"]) for unit in variable["units"]), default=0)
+    width = _LABEL + longest * (side + _MARGIN) + 3 * _MARGIN
+    sheet = Image.new(
+        "RGB", (columns * width + _MARGIN, _TITLE + rows * (side + _MARGIN) + _MARGIN), "white"
+    )
+    draw = ImageDraw.Draw(sheet)
+    title = f"variable {variable['variable']}: the images with the highest q of each unit"
+    draw.text((_MARGIN, 5), title, fill="black", font=ImageFont.load_default(14))
+    for number, unit in enumerate(variable["units"]):
+        left = number // rows * width + _MARGIN
+        top = _TITLE + number % rows * (side + _MARGIN)
+        _label(draw, (left, top), unit)
+        _thumbnails(sheet, (left + _LABEL, top), subject, [item["index"] for item in unit["top"]])
+    return sheet
+
+
+def _label(draw: ImageDraw.ImageDraw, corner: tuple[int, int], unit: dict[str, Any]) -> None:
+    scores = [item["score"] for item in unit["top"]]
+    lines = [f"unit {unit['unit']}", f"{unit['images_taking_it']:,} images"]
+    if scores:
+        lines.append(f"q {scores[0]:.2f} to {scores[-1]:.2f}")
+    for number, line in enumerate(lines):
+        place = (corner[0], corner[1] + 2 + 14 * number)
+        draw.text(place, line, fill="black", font=ImageFont.load_default(11))
+
+
+def _thumbnails(
+    sheet: Image.Image, corner: tuple[int, int], subject: Subject, indices: Sequence[int]
+) -> None:
+    side = max(48, min(96, subject.encoder.description.size))
+    for number, index in enumerate(indices):
+        try:
+            picture = subject.picture(index).permute(1, 2, 0).numpy()
+        except UnreadableImage:  # it was readable a moment ago; the sheet has a gap
+            continue
+        small = Image.fromarray(picture).resize((side, side), Image.Resampling.LANCZOS)
+        sheet.paste(small, (corner[0] + number * (side + _MARGIN), corner[1]))
