@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from imsvd.api import evaluate_knn, evaluate_linear_probe, pretrain, write_codes
+    from imsvd.api import evaluate_knn, evaluate_linear_probe, explain, pretrain, write_codes
     from imsvd.compare import compare_methods
     from imsvd.encoder import Encoder, load, open_encoder
     from imsvd.errors import InputError
@@ -21,6 +21,7 @@ _HOMES = {
     "compare_methods": "imsvd.compare",
     "evaluate_knn": "imsvd.api",
     "evaluate_linear_probe": "imsvd.api",
+    "explain": "imsvd.api",
     "load": "imsvd.encoder",
     "open_encoder": "imsvd.encoder",
     "pretrain": "imsvd.api",
@@ -45,6 +46,7 @@ __all__ = [
     "compare_methods",
     "evaluate_knn",
     "evaluate_linear_probe",
+    "explain",
     "load",
     "open_encoder",
     "pretrain",
