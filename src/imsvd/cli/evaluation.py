@@ -11,7 +11,6 @@ from imsvd.cli.app import console, evaluate
 from imsvd.cli.shared import (
     ProtocolEpochs,
     ProtocolSets,
-    Run,
     Spec,
     Splits,
     print_metrics,
@@ -135,7 +134,7 @@ def evaluate_places205(
 
 @evaluate.command("voc07")
 def evaluate_voc07(
-    run: Run,
+    run: Spec,
     data: Annotated[
         Path, typer.Argument(help="The folder that holds VOCdevkit/VOC2007, or VOC2007 itself.")
     ],
@@ -146,7 +145,8 @@ def evaluate_voc07(
     """Classify Pascal VOC 2007 with a linear SVM per class (11-point mean average precision)."""
     from imsvd import api  # noqa: PLC0415
 
-    print_metrics(api.evaluate_voc07(str(run), data, jobs=jobs, console=console))
+    print_metrics(api.evaluate_voc07(run, data, jobs=jobs, console=console))
+    say_where(run)
 
 
 @evaluate.command("coco")

@@ -23,5 +23,5 @@ def shapes() -> Config:
         optimizer=OptimizerSettings(
             name="adamw", lr=3e-3, scale_lr=False, weight_decay=1e-4, warmup_epochs=1
         ),
-        training=TrainingSettings(epochs=12, batch_size=64, knn_every=4, knn_samples=2000),
+        training=TrainingSettings(epochs=10, batch_size=64, knn_every=4, knn_samples=2000),
     )
