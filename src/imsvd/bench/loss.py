@@ -220,7 +220,8 @@ def _commit() -> str:
 
 
 def _cpu() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
+    linux = Path("/proc/cpuinfo")
+    for line in linux.read_text().splitlines() if linux.exists() else []:
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
