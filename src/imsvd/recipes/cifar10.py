@@ -38,9 +38,9 @@ def cifar10_cpu() -> Config:
     Hardware: two CPU cores, 14.5 minutes of training
     Expected: kNN-20 51.7 ± 0.5 %, linear probe 58.3 ± 0.3 % on the 10,000 test images (three seeds)
     """
-    # Chosen on 5,000 training images that the runs did not see: milder crops than the release's gave
-    # 2 points more kNN after 10 epochs, a wide last stage 2 points more linear, and whole images at 40
-    # pixels (objects then are as large as in the views) 1 point more of both than at 32.
+    # On 5,000 training images that the runs did not see, after 10 epochs: milder crops than the release's
+    # gave 2 points more kNN, a wide last stage 2 points more linear, and whole images at 40 pixels
+    # 1 point more of both than at 32. benchmarks/cifar10-cpu.md has all that was tried.
     view = cifar_views(24).views[0].model_copy(update={"crop_scale": (0.35, 1.0)})
     return Config(
         data=DataSettings(source="cifar10"),
