@@ -6,10 +6,11 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from imsvd.api import evaluate_knn, evaluate_linear_probe, explain, pretrain, write_codes
+    from imsvd.api import evaluate_knn, evaluate_linear_probe, pretrain, write_codes
     from imsvd.compare import compare_methods
     from imsvd.encoder import Encoder, load, open_encoder
     from imsvd.errors import InputError
+    from imsvd.explanations import explain
     from imsvd.losses.imsvd import IMSVDLoss
 
 __version__ = version("imsvd")
@@ -21,7 +22,7 @@ _HOMES = {
     "compare_methods": "imsvd.compare",
     "evaluate_knn": "imsvd.api",
     "evaluate_linear_probe": "imsvd.api",
-    "explain": "imsvd.api",
+    "explain": "imsvd.explanations",
     "load": "imsvd.encoder",
     "open_encoder": "imsvd.encoder",
     "pretrain": "imsvd.api",

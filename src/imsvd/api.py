@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from rich.console import Console
 
-from imsvd import codes, explanations
+from imsvd import codes
 from imsvd.codes import Written
 from imsvd.config import Config, override
 from imsvd.datasets import ImageSource, open_source, small_image_size
@@ -255,26 +255,6 @@ def write_codes(
     if written.skipped:
         console.print(f"[yellow]{written.skipped} unreadable images were left out.[/yellow]")
     return written
-
-
-def explain(
-    run: str | Path,
-    data: str | Path,
-    *,
-    split: str = "train",
-    only: Sequence[str] = (),
-    console: Console | None = None,
-) -> dict[str, Any]:
-    """Measure and draw what a run's variables see, into its `explanations/`; return the summary.
-
-    Args:
-        run: a run folder.
-        data: images; labels and attributes are used where they exist.
-        split: train (everything, where there is no test part) or test.
-        only: parts to make, such as "joint" or "galleries"; all by default.
-        console: where to show progress.
-    """
-    return explanations.explain(run, data, split=split, only=only, console=console)
 
 
 def knn_metrics(split: Split, settings: KNNSettings) -> dict[str, float]:

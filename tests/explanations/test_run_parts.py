@@ -12,10 +12,9 @@ from PIL import Image
 from rich.console import Console
 
 import imsvd
-from imsvd import api
 from imsvd.datasets import open_source
 from imsvd.errors import Interrupted
-from imsvd.explanations import parts, run_parts
+from imsvd.explanations import explain, parts, run_parts
 from imsvd.explanations.run_parts import PARTS
 from tests.test_api import write_images
 from tests.training.tiny import CommandLine
@@ -27,7 +26,7 @@ def explained(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = Path(shutil.copytree(trained, tmp_path_factory.mktemp("explained") / "run"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parts, "FAITHFULNESS_IMAGES", 40)
-        api.explain(run, "shapes:128")
+        explain(run, "shapes:128")
     return run
 
 
@@ -91,7 +90,7 @@ def test_finished_parts_are_not_repeated(
 
 def test_other_data_are_explained_anew(explained: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(explained, tmp_path / "run"))
-    summary = api.explain(run, write_images(tmp_path / "data", 15), only=["discreteness"])
+    summary = explain(run, write_images(tmp_path / "data", 15), only=["discreteness"])
     assert summary["images"] == 15
     assert list(summary["parts"]) == ["discreteness"]
     assert read(run, "discreteness.json")["images"] == 15
@@ -109,7 +108,7 @@ def test_an_interruption_keeps_what_is_done(
     with monkeypatch.context() as patch:
         patch.setitem(PARTS, "discreteness", real._replace(make=stop))
         with pytest.raises(Interrupted) as caught:
-            api.explain(run, "shapes:32", only=["embeddings", "discreteness"])
+            explain(run, "shapes:32", only=["embeddings", "discreteness"])
     assert caught.value.exit_code == 130
     assert list(read(run, "summary.json")["parts"]) == ["embeddings"]
     made: list[str] = []
@@ -119,14 +118,14 @@ def test_an_interruption_keeps_what_is_done(
         return {}
 
     monkeypatch.setattr(run_parts, "_make", note)
-    api.explain(run, "shapes:32", only=["embeddings", "discreteness"])
+    explain(run, "shapes:32", only=["embeddings", "discreteness"])
     assert made == ["discreteness"]
 
 
 def test_images_without_labels_have_all_but_meaning(trained: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     data = write_images(tmp_path / "data", 14)
-    summary = api.explain(
+    summary = explain(
         run, data, only=["joint", "meaning", "retrieval"], console=Console(quiet=True)
     )
     assert summary["parts"]["meaning"]["attributes_known"] == 0

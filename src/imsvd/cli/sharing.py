@@ -90,12 +90,11 @@ def explain(
     ] = "",
 ) -> None:
     """Measure and draw what each variable and unit sees; kill it and run it again to go on."""
-    from imsvd import api  # noqa: PLC0415
-    from imsvd.explanations import properties_table  # noqa: PLC0415
+    from imsvd import explanations  # noqa: PLC0415
 
     chosen = [name.strip() for name in only.split(",") if name.strip()]
-    summary = api.explain(run, data, split=split, only=chosen, console=console)
-    if (table := properties_table(summary)) is not None:
+    summary = explanations.explain(run, data, split=split, only=chosen, console=console)
+    if (table := explanations.properties_table(summary)) is not None:
         console.print(table)
     console.print(f"Results: {run / 'explanations'}", highlight=False, soft_wrap=True)
 
