@@ -32,6 +32,9 @@ def damage(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 1
     path.write_bytes(content)
+    # Later than within the tick of the clock in which the file was saved.
+    later = path.stat().st_mtime_ns + 10**9
+    os.utime(path, ns=(later, later))
 
 
 def test_a_nested_state_returns_bit_by_bit(tmp_path: Path) -> None:
@@ -115,6 +118,40 @@ def test_a_bad_file_does_not_push_out_a_good_one(tmp_path: Path, unfinished: boo
     damage(save_checkpoint(tmp_path, 4, {"step": 4, "x": torch.zeros(2)}))
     state, _ = load_newest_checkpoint(tmp_path)
     assert state == {"step": 1}
+
+
+def test_what_this_process_has_saved_or_read_is_not_read_again_to_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+    read_bytes = Path.read_bytes
+
+    def watched(path: Path) -> bytes:
+        found.append(path.name)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", watched)
+    for step in (1, 2, 3):
+        save_checkpoint(tmp_path, step, {"step": step})
+    assert found == []
+    monkeypatch.setattr("imsvd.checkpoints._known_hashes", {})  # as in the process that resumes
+    load_newest_checkpoint(tmp_path)
+    save_checkpoint(tmp_path, 4, {"step": 4})
+    assert found == ["step-000000003.safetensors"]
+    monkeypatch.setattr("imsvd.checkpoints._known_hashes", {})
+    save_checkpoint(tmp_path, 5, {"step": 5})
+    assert found[1:] == ["step-000000004.safetensors"]
+    assert names(tmp_path)[::2] == ["step-000000004.safetensors", "step-000000005.safetensors"]
+
+
+def test_nothing_is_remembered_of_deleted_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known: dict[tuple[int, ...], str] = {}
+    monkeypatch.setattr("imsvd.checkpoints._known_hashes", known)
+    for step in range(5):
+        save_checkpoint(tmp_path, step, {"step": step})
+    assert len(known) == 2
 
 
 def test_all_damaged_gives_none_and_every_complaint(tmp_path: Path) -> None:

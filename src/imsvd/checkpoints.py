@@ -29,6 +29,11 @@ from imsvd.errors import InputError
 STATE_KEY = "state"
 """Name of the JSON part in the safetensors header."""
 
+FileIdentity = tuple[int, ...]
+
+_known_hashes: dict[FileIdentity, str] = {}
+"""SHA-256 of files that this process has written or read: unchanged, they need not be read again."""
+
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int = 2) -> Path:
     """Write `state` as the checkpoint of `step` and delete all but the newest `keep` undamaged ones."""
@@ -36,15 +41,16 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int = 
     tensors: dict[str, Tensor] = {}
     skeleton = _pack(state, tensors)
     content = save(tensors, metadata={STATE_KEY: json.dumps(skeleton)})
+    digest = hashlib.sha256(content).hexdigest()
     write_atomically(path, content)
-    write_atomically(_hash_path(path), hashlib.sha256(content).hexdigest().encode())
+    write_atomically(_hash_path(path), digest.encode())
+    _known_hashes[_identity(path)] = digest
     # A damaged file must not take the place of a good one.
     others = [other for other in _newest_first(folder) if other != path]
     kept = set(itertools.islice(filter(_is_whole, others), keep - 1))
     for old in others:
         if old not in kept:
-            _hash_path(old).unlink(missing_ok=True)
-            old.unlink(missing_ok=True)
+            _delete(old)
     return path
 
 
@@ -62,11 +68,13 @@ def load_newest_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, list[st
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read one checkpoint, or raise `InputError` if it is damaged."""
     try:
+        identity = _identity(path)
         content = path.read_bytes()
         expected = _hash_path(path).read_text().strip()
     except OSError as error:
         raise InputError(f"checkpoint {path} cannot be read: {error.strerror}.") from error
-    if hashlib.sha256(content).hexdigest() != expected:
+    _known_hashes[identity] = hashlib.sha256(content).hexdigest()
+    if _known_hashes[identity] != expected:
         raise InputError(
             f"checkpoint {path} is damaged: its SHA-256 is not the one it was saved with."
         )
@@ -125,9 +133,25 @@ def _hash_path(path: Path) -> Path:
 def _is_whole(path: Path) -> bool:
     try:
         expected = _hash_path(path).read_text().strip()
-        return hashlib.sha256(path.read_bytes()).hexdigest() == expected
+        identity = _identity(path)
+        if identity not in _known_hashes:
+            _known_hashes[identity] = hashlib.sha256(path.read_bytes()).hexdigest()
+        return _known_hashes[identity] == expected
     except (OSError, UnicodeDecodeError):
         return False
+
+
+def _identity(path: Path) -> FileIdentity:
+    """Return what changes when a file is written to or replaced."""
+    status = path.stat()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _delete(path: Path) -> None:
+    _hash_path(path).unlink(missing_ok=True)
+    with contextlib.suppress(FileNotFoundError):
+        _known_hashes.pop(_identity(path), None)
+        path.unlink()
 
 
 def _newest_first(folder: Path) -> list[Path]:

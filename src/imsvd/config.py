@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import types
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
 from pydantic import (
@@ -22,6 +22,8 @@ from imsvd.methods import METHODS, IMSVDSettings, MethodSettings
 from imsvd.networks import BackboneSettings
 from imsvd.settings import Settings
 from imsvd.views import ViewsSettings, paper_views
+
+Group = TypeVar("Group", bound=Settings)
 
 
 class DataSettings(Settings):
@@ -162,8 +164,13 @@ class Config(Settings):
 
 def parse_config(values: Mapping[str, Any]) -> Config:
     """Validate `values`; every problem becomes one `InputError` sentence."""
+    return parse_settings(Config, values)
+
+
+def parse_settings(kind: type[Group], values: Mapping[str, Any]) -> Group:
+    """Validate `values` as settings of any `kind`; every problem becomes one `InputError` sentence."""
     try:
-        return Config.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
         raise InputError(describe_validation_error(error)) from error
 
@@ -172,22 +179,36 @@ def override(config: Config, assignments: Iterable[str]) -> Config:
     """Return `config` with `a.b=value` assignments applied; values are read as YAML."""
     values = config.model_dump(mode="json")
     for assignment in assignments:
-        key, separator, text = assignment.partition("=")
-        if not separator:
-            raise InputError(
-                f"--set {assignment!r} has no '='; write it as key=value, such as optimizer.lr=0.3."
-            )
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise InputError(f"--set {assignment!r} has a value that is not valid YAML.") from error
-        if key.strip() == "method.name" and value != config.method.name:
+        key, value = _read_assignment(assignment, "optimizer.lr=0.3")
+        if key == "method.name" and value != config.method.name:
             raise InputError(
                 f"method.name={value!r} alone would leave {config.method.name}'s settings in place; "
                 f"choose the method with --method {value}."
             )
-        _assign(values, key.strip(), value)
+        _assign(values, key, value)
     return parse_config(values)
+
+
+def override_group(
+    settings: Group, assignments: Iterable[str], *, owner: str, example: str
+) -> Group:
+    """Return other settings than a run's, such as a protocol's, with assignments applied to them.
+
+    Args:
+        settings: what is overridden.
+        assignments: `key=value` or `group.key=value`; values are read as YAML.
+        owner: who has these settings, for the sentence about a key that does not exist.
+        example: an assignment, for the sentence about one without a value.
+    """
+    values = settings.model_dump(mode="json")
+    keys = list(_keys(type(settings), ""))
+    for assignment in assignments:
+        key, value = _read_assignment(assignment, example)
+        if key not in keys:
+            hint = _nearest(key, keys) or f"choose among {', '.join(keys)}."
+            raise InputError(f"{owner} has no setting {key!r}; {hint}")
+        _assign(values, key, value)
+    return parse_settings(type(settings), values)
 
 
 def to_yaml(config: Config) -> str:
@@ -227,8 +248,7 @@ def describe_validation_error(error: ValidationError) -> str:
 
 def unknown_key(key: str) -> str:
     """Return the sentence for a key that does not exist, naming the nearest that does."""
-    close = difflib.get_close_matches(key, setting_keys(), n=1, cutoff=0.4)
-    hint = f"did you mean {close[0]}?" if close else "`imsvd recipes --keys` lists the keys."
+    hint = _nearest(key, setting_keys()) or "`imsvd recipes --keys` lists the keys."
     return f"there is no setting {key!r}; {hint}"
 
 
@@ -244,6 +264,25 @@ def method_settings_class(name: str) -> type[MethodSettings]:
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise InputError(f"there is no method {name!r}; {hint}Methods: {', '.join(METHODS)}.")
     return METHODS[name][0]
+
+
+def _read_assignment(assignment: str, example: str) -> tuple[str, Any]:
+    """Return the key and the value of `key=value`."""
+    key, separator, text = assignment.partition("=")
+    if not separator:
+        raise InputError(
+            f"--set {assignment!r} has no '='; write it as key=value, such as {example}."
+        )
+    try:
+        return key.strip(), yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"--set {assignment!r} has a value that is not valid YAML.") from error
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
+    """Return a question after the known key most like `key`, or nothing."""
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
+    return f"did you mean {close[0]}?" if close else ""
 
 
 def _assign(values: dict[str, Any], key: str, value: Any) -> None:

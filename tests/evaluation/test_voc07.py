@@ -7,7 +7,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from imsvd import api
+from imsvd import evaluating
 from imsvd.datasets.palette import SHAPES
 from imsvd.datasets.scene_files import write_scenes
 from imsvd.datasets.voc import open_voc
@@ -77,7 +77,9 @@ def test_a_run_is_evaluated_from_the_command_line(
 ) -> None:
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     # The paper's grid takes long to converge on features as poor as a tiny run's.
-    monkeypatch.setattr(api, "SVMSettings", lambda jobs: QUICK.model_copy(update={"jobs": jobs}))
+    monkeypatch.setattr(
+        evaluating, "SVMSettings", lambda jobs: QUICK.model_copy(update={"jobs": jobs})
+    )
     assert command(["evaluate", "voc07", str(run), str(scenes), "--jobs", "1"]) == 0
     assert "voc07_map" in command.out
     (record,) = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from torch import nn
 
 from imsvd.datasets import open_source
 from imsvd.errors import InputError, Interrupted
@@ -115,6 +116,17 @@ def test_a_test_split_without_labels_is_not_asked(tmp_path: Path) -> None:
     ]
     assert (len(names[0]), len(names[1])) == (16, 4)
     assert not names[0] & names[1]
+
+
+def test_features_that_are_no_numbers_get_a_sentence_with_a_remedy(tmp_path: Path) -> None:
+    write_images(tmp_path, 20, classes=2)
+    online = OnlineKNN(tiny.config(data=tmp_path), open_source(tmp_path), torch.device("cpu"))
+    head = nn.LazyLinear(4)
+    backbone = nn.Sequential(nn.Flatten(), head)
+    online(backbone)
+    nn.init.constant_(head.weight, float("nan"))
+    with pytest.raises(InputError, match=r"training features contain NaN.*lower optimizer\.lr"):
+        online(backbone)
 
 
 def test_two_processes_train_one_run_with_one_log(tmp_path: Path) -> None:

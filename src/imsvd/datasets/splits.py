@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from imsvd.datasets.named import Split
 from imsvd.datasets.source import ImageSource
@@ -15,6 +15,17 @@ _SPLIT_WORD = re.compile(r"(train|test|validation|valid|val)(?![a-z])")
 Part = TypeVar("Part")
 Parts = tuple[Part, Sequence[Part]]
 """The training part and the possible test parts."""
+
+
+class ArchiveIndex(Protocol):
+    """What is known of archives once their tables of contents are read."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Paths of the images inside."""
+
+
+Index = TypeVar("Index", bound=ArchiveIndex)
 
 
 def open_split(
@@ -44,6 +55,40 @@ def open_split(
     if first.labels is not None or classes is None:
         return first
     return next((other for other in candidates if other.labels is not None), first)
+
+
+def open_archives(
+    files: Sequence[Path],
+    split: Split,
+    read_index: Callable[[Sequence[Path]], Index],
+    open_folder: Callable[[Index, str, Sequence[str] | None], ImageSource],
+    missing: str,
+) -> ImageSource:
+    """Open those of some archives that `split` names, or the folder of that name within them.
+
+    Args:
+        files: the archives.
+        split: the wish.
+        read_index: reads the tables of contents of archives.
+        open_folder: opens the images below a prefix, their labels numbered by the classes given.
+        missing: what to say when there is nothing to test on.
+    """
+    train, tests = parts_of_files(files)
+    if not tests:
+        index = read_index(train)
+        return open_split(
+            split,
+            parts_of_names(index.names),
+            lambda prefix, classes: open_folder(index, prefix, classes),
+            missing,
+        )
+
+    def open_whole(part: Sequence[Path], classes: Sequence[str] | None) -> ImageSource:
+        index = read_index(part)
+        folder, _ = parts_of_names(index.names)
+        return open_folder(index, folder, classes)
+
+    return open_split(split, (train, tests), open_whole, missing)
 
 
 def parts_of_names(names: Sequence[str]) -> Parts[str]:

@@ -15,7 +15,7 @@ from imsvd.datasets.named import Split
 from imsvd.datasets.names import EXTENSIONS, NoImagesError, PackedNames, printable
 from imsvd.datasets.random_access import RandomAccessFiles
 from imsvd.datasets.source import ImageSource, UnreadableImage, hash_listing
-from imsvd.datasets.splits import open_split, parts_of_files, parts_of_names
+from imsvd.datasets.splits import open_archives
 from imsvd.datasets.tar_scan import NOT_PLAIN, scan_tar
 from imsvd.errors import InputError
 
@@ -92,26 +92,11 @@ class TarSource(EncodedSource):
 
 def open_tars(files: Sequence[Path], split: Split) -> ImageSource:
     """Open archives, or those of them, or the folder within, that `split` names."""
-    train, tests = parts_of_files(files)
     missing = (
         f"{_describe(files)} has no test images: give shards named train-… and test-… (or val-…), "
         f"or an archive with train/ and test/ (or val/) in it"
     )
-    if tests:
-        return open_split(split, (train, tests), _open_shards, missing)
-    index = read_tar_index(train)
-    return open_split(
-        split,
-        parts_of_names(index.names),
-        lambda prefix, classes: TarSource(index, prefix, classes),
-        missing,
-    )
-
-
-def _open_shards(files: Sequence[Path], classes: Sequence[str] | None) -> ImageSource:
-    index = read_tar_index(files)
-    prefix, _ = parts_of_names(index.names)
-    return TarSource(index, prefix, classes)
+    return open_archives(files, split, read_tar_index, TarSource, missing)
 
 
 def read_tar_index(paths: Sequence[Path]) -> TarIndex:

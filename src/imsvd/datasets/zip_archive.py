@@ -16,7 +16,7 @@ from imsvd.datasets.named import Split
 from imsvd.datasets.names import NoImagesError, PackedNames, folder_order, member_name, printable
 from imsvd.datasets.random_access import RandomAccessFiles
 from imsvd.datasets.source import ImageSource, UnreadableImage, hash_listing
-from imsvd.datasets.splits import open_split, parts_of_files, parts_of_names
+from imsvd.datasets.splits import open_archives
 from imsvd.errors import InputError
 
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
@@ -95,22 +95,7 @@ class ZipSource(EncodedSource):
 def open_zip(path: Path, split: Split) -> ImageSource:
     """Open an archive, or the part of it that `split` names, or the val.zip beside a train.zip."""
     missing = f"{path} has no test images: give an archive with train/ and test/ (or val/) in it"
-    train, tests = parts_of_files([path])
-    if tests:
-        return open_split(split, (train, tests), _open_whole, missing)
-    index = read_zip_index(path)
-    return open_split(
-        split,
-        parts_of_names(index.names),
-        lambda prefix, classes: ZipSource(index, prefix, classes),
-        missing,
-    )
-
-
-def _open_whole(files: Sequence[Path], classes: Sequence[str] | None) -> ImageSource:
-    index = read_zip_index(files[0])
-    wrapper, _ = parts_of_names(index.names)
-    return ZipSource(index, wrapper, classes)
+    return open_archives([path], split, lambda files: read_zip_index(files[0]), ZipSource, missing)
 
 
 def read_zip_index(path: Path) -> ZipIndex:

@@ -6,17 +6,15 @@ it had not been interrupted, with any number of worker processes.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+from torch.utils.data import Dataset
 
 from imsvd.detection.coco import CocoSplit, Target
-from imsvd.errors import InputError
+from imsvd.training.workers import load_batches
 
 Sample = tuple[Tensor, Target]
 Batch = list[Sample]
@@ -79,33 +77,8 @@ def training_batches(
     workers: int = 0,
 ) -> Iterator[Batch]:
     """This rank's batch of every step; `batch_size` counts the images of all ranks."""
-    loader = DataLoader(
-        stream,
-        batch_sampler=_Positions(steps, batch_size, rank, world_size),
-        num_workers=workers,
-        collate_fn=list,
-        worker_init_fn=_ignore_signals,
-        # Else a loader draws from the generator that the network uses.
-        generator=torch.Generator(),
-    )
-    iterator = iter(loader)
-    try:
-        yield from iterator
-    except InputError as error:
-        # A worker's error arrives with its traceback; the last line is the sentence.
-        sentence = str(error).strip().splitlines()[-1]
-        raise InputError(sentence.removeprefix("imsvd.errors.InputError: ")) from error
-    finally:
-        # Workers ignore SIGTERM: unless told to end, they would keep the program from ending.
-        if isinstance(iterator, _MultiProcessingDataLoaderIter):
-            iterator._shutdown_workers()
-
-
-def _ignore_signals(worker: int) -> None:
-    """Keep Ctrl-C, which reaches the whole process group, from ending a worker before all is saved."""
-    del worker
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    positions = _Positions(steps, batch_size, rank, world_size)
+    return load_batches(stream, positions, list, workers)
 
 
 def to_device(batch: Batch, device: torch.device) -> tuple[list[Tensor], list[Target]]:

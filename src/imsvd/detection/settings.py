@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from imsvd.config import ComputeSettings
+from imsvd.config import ComputeSettings, override_group
 from imsvd.errors import InputError
 from imsvd.settings import Settings
 
@@ -74,7 +72,9 @@ class DetectionSettings(Settings):
     @classmethod
     def _check_decay(cls, value: tuple[float, ...]) -> tuple[float, ...]:
         if any(not 0 < share <= 1 for share in value):
-            raise ValueError("every value is a part of the iterations, above 0 and at most 1")
+            raise ValueError(
+                f"{list(value)} must be parts of the iterations, above 0 and at most 1"
+            )
         return value
 
     @field_validator("sizes", "anchor_sizes", "candidates", "proposals", "anchor_ratios")
@@ -140,15 +140,10 @@ def resolve_settings(
     """The settings of `scale` with `key=value` assignments applied; values are read as YAML."""
     if scale not in SCALES:
         raise InputError(f"--scale {scale!r} is not possible; choose {' or '.join(SCALES)}.")
-    values = SCALES[scale]().model_dump(mode="json")
-    if iterations is not None:
-        values["iterations"] = iterations
-    for assignment in assignments:
-        _assign(values, assignment)
-    try:
-        return DetectionSettings.model_validate(values)
-    except ValidationError as error:
-        raise InputError(_describe(error)) from error
+    first = [] if iterations is None else [f"iterations={iterations}"]
+    return override_group(
+        SCALES[scale](), [*first, *assignments], owner="detection", example="lr=0.02"
+    )
 
 
 def protocol_name(settings: DetectionSettings) -> str:
@@ -157,39 +152,3 @@ def protocol_name(settings: DetectionSettings) -> str:
     paper = full().model_dump(exclude={"compute", "seed", "weights"})
     name = "coco" if asked == paper else "coco-adapted"
     return name if settings.weights == "pretrained" else f"{name}-random"
-
-
-def _assign(values: dict[str, Any], assignment: str) -> None:
-    key, separator, text = assignment.partition("=")
-    if not separator:
-        raise InputError(
-            f"--set {assignment!r} has no '='; write it as key=value, such as lr=0.02."
-        )
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"--set {assignment!r} has a value that is not valid YAML.") from error
-    *parents, last = key.strip().split(".")
-    node = values
-    for part in parents:
-        node = node.get(part) if isinstance(node, dict) else None  # type: ignore[assignment]
-    if not isinstance(node, dict) or last not in node or isinstance(node[last], dict):
-        raise InputError(_unknown_key(key.strip()))
-    node[last] = value
-
-
-def _unknown_key(key: str) -> str:
-    keys = [name for name in DetectionSettings.model_fields if name != "compute"]
-    keys += [f"compute.{name}" for name in ComputeSettings.model_fields]
-    close = difflib.get_close_matches(key, keys, n=1, cutoff=0.4)
-    hint = f"did you mean {close[0]}?" if close else f"choose among {', '.join(keys)}."
-    return f"detection has no setting {key!r}; {hint}"
-
-
-def _describe(error: ValidationError) -> str:
-    problem = error.errors()[0]
-    key = ".".join(str(part) for part in problem["loc"])
-    message = problem["msg"].removeprefix("Value error, ").removesuffix(".")
-    if not key:
-        return f"{message}."
-    return f"{key}={problem['input']!r} cannot be used: {message[0].lower()}{message[1:]}."

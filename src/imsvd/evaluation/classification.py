@@ -6,19 +6,17 @@ in which images carry labels, and in nothing else. `imsvd.training.supervised` i
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
-import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor
 
-from imsvd.config import ComputeSettings, describe_validation_error
+from imsvd.config import ComputeSettings, override_group, parse_settings
 from imsvd.datasets import ImageSource, open_source
 from imsvd.errors import InputError
 from imsvd.settings import Settings
@@ -81,7 +79,8 @@ class ClassificationSettings(Settings):
     def for_epochs(self, epochs: int) -> ClassificationSettings:
         """The same for another number of epochs, with milestones at the same shares of them."""
         moved = {max(1, round(epoch * epochs / self.epochs)) for epoch in self.milestones}
-        return _validated({**self.model_dump(), "epochs": epochs, "milestones": sorted(moved)})
+        changed = {**self.model_dump(), "epochs": epochs, "milestones": sorted(moved)}
+        return parse_settings(ClassificationSettings, changed)
 
     def for_images(self, count: int) -> ClassificationSettings:
         """The same with a batch that leaves some steps per epoch of `count` images."""
@@ -107,41 +106,13 @@ def adapted(
     settings = published.for_images(len(train))
     if epochs is not None:
         settings = settings.for_epochs(epochs)
-    values = settings.model_dump(mode="json")
-    for assignment in assignments:
-        _assign(values, assignment)
-    settings = _validated(values)
+    settings = override_group(settings, assignments, owner="this protocol", example="head_lr=0.1")
     if settings.batch_size > len(train):
         raise InputError(
             f"batch_size={settings.batch_size} is larger than the {len(train)} training images; "
             f"set it to {len(train)} or less, or give more images."
         )
     return settings
-
-
-def _validated(values: dict[str, Any]) -> ClassificationSettings:
-    try:
-        return ClassificationSettings.model_validate(values)
-    except ValidationError as error:
-        raise InputError(describe_validation_error(error)) from error
-
-
-def _assign(values: dict[str, Any], assignment: str) -> None:
-    name, separator, text = assignment.partition("=")
-    *group, key = name.strip().split(".")
-    node = values[group[0]] if group == ["compute"] else values if not group else {}
-    if not separator:
-        raise InputError(f"--set {assignment!r} has no '='; write it as head_lr=0.1.")
-    if key not in node or isinstance(node[key], dict):
-        known = [*values, *(f"compute.{name}" for name in values["compute"])]
-        known.remove("compute")
-        close = difflib.get_close_matches(name.strip(), known, n=1, cutoff=0.4)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}."
-        raise InputError(f"this protocol has no setting {name.strip()!r}; {hint}")
-    try:
-        node[key] = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"--set {assignment!r} has a value that is not valid YAML.") from error
 
 
 class LabelledSplits(NamedTuple):

@@ -17,7 +17,10 @@ def check_features(split: str, features: Tensor) -> None:
     # A NaN or an infinity anywhere makes the sum non-finite, and needs no mask as large as the
     # features; only a sum that overflows calls for the closer look.
     if not features.sum().isfinite() and not features.isfinite().all():
-        raise InputError(f"The {split} features contain NaN or infinity: the encoder has diverged.")
+        raise InputError(
+            f"The {split} features contain NaN or infinity: the encoder has diverged; train a new one "
+            "with a lower optimizer.lr or a longer optimizer.warmup_epochs, in a new --out."
+        )
 
 
 def check_labels(split: str, features: Tensor, labels: Tensor) -> None:

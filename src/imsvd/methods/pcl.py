@@ -9,7 +9,7 @@ yet (the last, incomplete batch of an epoch is dropped) stands in the bank with 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,29 +17,19 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from imsvd import distributed
-from imsvd.information import at_least_float32
 from imsvd.losses.pcl import PCLLoss, Prototypes, concentrations
-from imsvd.methods.base import Method, MethodOutput, MethodSettings, average_terms
+from imsvd.methods.key_queue import KeyQueueMethod, KeyQueueSettings
 from imsvd.methods.kmeans import Clusters, check_cluster_counts, cluster_together
 from imsvd.methods.memory_bank import MemoryBank
-from imsvd.methods.momentum import momentum_copy, update_momentum
-from imsvd.methods.queue import EmbeddingQueue
-from imsvd.networks import feature_width, projector
 
 
-class PCLSettings(MethodSettings):
+class PCLSettings(KeyQueueSettings):
     """Settings of PCL; the defaults are those of PCL v2 for ImageNet."""
 
     name: Literal["pcl"] = "pcl"
-    projector: tuple[int, ...] = Field(
-        (2048, 128),
-        min_length=1,
-        description="widths of the projector's layers, without BatchNorm; the last is the embedding",
-    )
     temperature: float = Field(
         0.2, gt=0, description="temperature of InfoNCE, and mean temperature of prototypes (τ)"
     )
-    momentum: float = Field(0.999, ge=0, le=1, description="momentum of the key network")
     queue_length: int = Field(
         16384, ge=1, description="how many earlier keys are negatives; at least one step's keys"
     )
@@ -52,9 +42,6 @@ class PCLSettings(MethodSettings):
     kmeans_iterations: int = Field(20, ge=1, description="most iterations of k-means")
     warmup_epochs: int = Field(
         20, ge=1, description="epochs of InfoNCE alone before the first clustering"
-    )
-    symmetric: bool = Field(
-        False, description="whether each view is query and key in turn, for twice the passes"
     )
 
 
@@ -90,25 +77,20 @@ class Clustering(nn.Module):
         return Prototypes(self.centroids, self.concentrations, self.assignments[samples], negatives)
 
 
-class PCL(Method):
+class PCL(KeyQueueMethod):
     """The first view must find its key among earlier keys, and its prototypes among all."""
 
     steps: Tensor
     contrasting: Tensor
 
     def __init__(self, settings: PCLSettings, backbone: nn.Module, num_samples: int = 0) -> None:
-        super().__init__()
+        super().__init__(settings, backbone)
         self.settings = settings
-        self.pairs = ((0, 1), (1, 0)) if settings.symmetric else ((0, 1),)
-        self.backbone = backbone
-        widths = (feature_width(backbone), *settings.projector)
-        self.projector = projector(widths, hidden_norm=False, last="bias")
-        self.target = momentum_copy(self.backbone, self.projector)
-        self.queue = EmbeddingQueue(settings.queue_length, widths[-1])
-        self.bank = MemoryBank(num_samples, widths[-1], momentum=0)
+        width = settings.projector[-1]
+        self.bank = MemoryBank(num_samples, width, momentum=0)
         check_cluster_counts(settings.clusters, num_samples)
         self.clusterings = nn.ModuleList(
-            Clustering(number, widths[-1], num_samples) for number in settings.clusters
+            Clustering(number, width, num_samples) for number in settings.clusters
         )
         self.loss = PCLLoss(settings.temperature)
         self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
@@ -130,44 +112,21 @@ class PCL(Method):
             assert isinstance(clustering, Clustering)
             clustering.refresh(clusters, self.settings.temperature)
 
-    def forward(self, views: Sequence[Tensor], samples: Tensor) -> MethodOutput:
-        """Compute the loss against queue and prototypes, then remember this step's keys."""
-        features = [self.backbone(views[query]) for query, _ in self.pairs]
-        queries = [self.projector(feature) for feature in features]
-        with torch.no_grad():
-            keys = [
-                F.normalize(at_least_float32(self.target(views[key])), dim=1)
-                for _, key in self.pairs
-            ]
-        prototypes = self._prototypes(samples)
-        negatives = self.queue.values.clone()  # the backward pass must not find newer ones
-        outputs = [
-            self.loss(query, key, negatives, prototypes)
-            for query, key in zip(queries, keys, strict=True)
-        ]
-        for key in keys:
-            self.queue.push(key)
-        self.bank.update(samples, torch.stack(keys).mean(0))
-        return MethodOutput(
-            torch.stack([output.loss for output in outputs]).mean(),
-            average_terms([output.terms for output in outputs]),
-            features[0].detach(),
-            queries[0].detach(),
-        )
-
-    def after_step(self, progress: float) -> None:
-        """Move the key network towards the query network."""
-        del progress
-        self.steps += 1
-        online = nn.Sequential(self.backbone, self.projector)
-        update_momentum(self.target, online, self.settings.momentum)
-
-    def _prototypes(self, samples: Tensor) -> list[Prototypes]:
-        if not self.contrasting:
-            return []
+    def contrasts(self, samples: Tensor) -> Sequence[Any]:
+        """Return one list: the prototypes of every clustering, none during the warm-up."""
         most, found = self.settings.num_negative_prototypes, []
-        for index, clustering in enumerate(self.clusterings):
+        for index, clustering in enumerate(self.clusterings if self.contrasting else ()):
             assert isinstance(clustering, Clustering)
             seed = int(self.steps) * len(self.clusterings) + index
             found.append(clustering.prototypes(samples, most, seed))
-        return found
+        return [found]
+
+    def remember(self, samples: Tensor, keys: Sequence[Tensor]) -> None:
+        """Keep the keys of a step in the queue, and each in its image's place of the bank."""
+        super().remember(samples, keys)
+        self.bank.update(samples, torch.stack(list(keys)).mean(0))
+
+    def after_step(self, progress: float) -> None:
+        """Move the key network, and count the step, which draws the prototypes of the next."""
+        super().after_step(progress)
+        self.steps += 1

@@ -7,21 +7,21 @@ starting at any step gives exactly what an uninterrupted run would have seen.
 
 from __future__ import annotations
 
-import signal
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import closing
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+from torch.utils.data import Dataset, Sampler
 
 from imsvd.datasets import BadImage, ImageSource
 from imsvd.errors import InputError
 from imsvd.training.samples import Sample, make_samples, stack_views
+from imsvd.training.workers import load_batches
 from imsvd.views import (
     ViewsSettings,
     keyed_uniforms,
@@ -156,33 +156,22 @@ class StreamedBatches(Batches):
 
     def steps(self, first: int, last: int) -> Iterator[Batch]:
         """Yield one `Batch` per step."""
-        loader = DataLoader(
+        batches = load_batches(
             _ViewDataset(self.source, self.views, self.seed),
-            batch_sampler=_StepSampler(self.order, first, last),
-            num_workers=self.workers,
-            collate_fn=_collate,
-            worker_init_fn=_leave_signals_to_the_trainer,
+            _StepSampler(self.order, first, last),
+            _collate,
+            self.workers,
             pin_memory=self.device.type == "cuda",
-            # Else a loader draws from the global generator, once more with every resumption.
-            generator=torch.Generator(),
         )
-        iterator = iter(loader)
-        try:
-            for batch in iterator:
+        # Closed here, not when it is collected: workers end when this generator does.
+        with closing(batches):
+            for batch in batches:
                 views = [
                     normalise(levels.to(self.device, non_blocking=True), view)
                     for levels, view in zip(batch.views, self.views.every, strict=True)
                 ]
                 samples = batch.samples.to(self.device, non_blocking=True)
                 yield Batch(views, samples, batch.bad)
-        except InputError as error:
-            # A worker's error arrives with its traceback; the last line is the sentence.
-            sentence = str(error).strip().splitlines()[-1]
-            raise InputError(sentence.removeprefix("imsvd.errors.InputError: ")) from error
-        finally:
-            # Workers ignore SIGTERM: unless told to end, they would keep the program from ending.
-            if isinstance(iterator, _MultiProcessingDataLoaderIter):
-                iterator._shutdown_workers()
 
 
 class _StepSampler(Sampler[list[tuple[int, int]]]):
@@ -220,10 +209,3 @@ def _collate(samples: list[Sample]) -> Batch:
     views = [stack_views(view) for view in zip(*(sample.views for sample in samples), strict=True)]
     positions = torch.tensor([sample.position for sample in samples])
     return Batch(views, positions, [bad for sample in samples for bad in sample.bad])
-
-
-def _leave_signals_to_the_trainer(worker: int) -> None:
-    """Keep Ctrl-C, which reaches the whole process group, from ending a worker before the run is saved."""
-    del worker
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
