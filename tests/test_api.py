@@ -1,5 +1,5 @@
-import json
-import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,6 @@ from rich.console import Console
 import imsvd
 from imsvd.api import automatic_config, configure
 from imsvd.datasets import open_source
-from imsvd.errors import InputError
 from imsvd.recipes import recipe
 from tests.training import tiny
 
@@ -67,26 +66,19 @@ def test_settings_win_over_the_recipe_and_the_automatic_choice(tmp_path: Path) -
     assert configure(tmp_path, settings=["training.batch_size=10"]).training.batch_size == 10
 
 
-def test_evaluations_are_returned_and_recorded(trained: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(trained, tmp_path / "run"))
-    data = tmp_path / "data"
-    write_images(data / "train", 30, classes=3)
-    write_images(data / "test", 12, classes=3)
-    knn = imsvd.evaluate_knn(run, data, neighbours=(5,))
-    probe = imsvd.evaluate_linear_probe(run, data)
-    assert set(knn) == {"knn_5"}
-    assert all(0 <= value <= 100 for value in (*knn.values(), *probe.values()))
-    results = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
-    assert [result["protocol"] for result in results] == ["knn", "linear-probe"]
-    assert results[0]["metrics"] == knn
-    assert results[0]["details"]["train_images"] == 30
-
-
-def test_evaluation_needs_labels(trained: Path, tmp_path: Path) -> None:
-    write_images(tmp_path / "train", 4)
-    write_images(tmp_path / "test", 4)
-    with pytest.raises(InputError, match="has no labels in its train split"):
-        imsvd.evaluate_knn(trained, tmp_path)
+def test_training_loads_no_detection_and_no_support_vectors() -> None:
+    loaded = "print(*(name for name in sys.modules if name.startswith('imsvd.')))"
+    modules = subprocess.run(
+        [sys.executable, "-c", f"import sys, imsvd.api; {loaded}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    assert "imsvd.training.loop" in modules
+    assert not [
+        name for name in modules if name.startswith(("imsvd.detection", "imsvd.evaluating"))
+    ]
+    assert not {"imsvd.evaluation.svm", "imsvd.evaluation.voc07"} & set(modules)
 
 
 def test_a_public_name_that_does_not_exist_is_an_attribute_error() -> None:

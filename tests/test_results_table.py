@@ -8,12 +8,30 @@ import pytest
 from imsvd.checkpoints import write_atomically
 from imsvd.config import override, to_yaml
 from imsvd.errors import InputError
-from imsvd.evaluation import append_result
+from imsvd.evaluation import KNNSettings, append_result
+from imsvd.evaluation.linear import LINEAR_RECIPES
+from imsvd.evaluation.places205 import PLACES205_SETTINGS
+from imsvd.evaluation.svm import SVMSettings
 from imsvd.recipes import recipe
-from imsvd.results_table import TABLE_FORMATS, ResultRow, collect, results_table
+from imsvd.results_table import (
+    FREE_SETTINGS,
+    PAPER_SETTINGS,
+    TABLE_FORMATS,
+    ResultRow,
+    collect,
+    results_table,
+)
 from tests.training.tiny import CommandLine
 
-IMAGENET = {"test_images": 50_000}
+LINEAR = LINEAR_RECIPES["imagenet"].model_dump(mode="json", exclude={"compute"})
+KNN = KNNSettings().model_dump(mode="json")
+IMAGENET = {"test_images": 50_000, "settings": LINEAR}
+IMAGENET_KNN = {"test_images": 50_000, "settings": KNN}
+VOC = {"test_images": 4952, "settings": SVMSettings().model_dump(mode="json", exclude={"jobs"})}
+PLACES = {
+    "test_images": 20_500,
+    "settings": PLACES205_SETTINGS.model_dump(mode="json", exclude={"compute"}),
+}
 
 
 def make_run(folder: Path, *settings: str, method: str = "imsvd", epochs: int = 100) -> Path:
@@ -42,8 +60,8 @@ def only(run: Path) -> ResultRow:
 
 def test_the_papers_number_stands_beside_ours(tmp_path: Path) -> None:
     add(run := make_run(tmp_path / "a"))
-    expected = (str(run), "imsvd", "resnet50", 100, "linear", "/data/imagenet", "linear_top1")
-    assert only(run) == (*expected, 69.0, 69.4)
+    expected = (str(run), "imsvd", "resnet50", "trained", 100)
+    assert only(run) == (*expected, "linear", "/data/imagenet", "linear_top1", 69.0, 69.4)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +72,8 @@ def test_the_papers_number_stands_beside_ours(tmp_path: Path) -> None:
         ["backbone.name=resnet18"],
         ["backbone.stem=stride_1"],
         ["method.units=40"],
+        ["optimizer.lr=0.3"],
+        ["views.views.0.size=192"],
         ["data.source=/data/tiny-imagenet"],
         ["data.source=/data/imagenette"],
         ["data.source=cifar10"],
@@ -74,12 +94,14 @@ def test_an_unfinished_run_has_no_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("protocol", "metric", "data", "details", "paper"),
     [
-        ("knn", "knn_20", "/data/imagenet", {**IMAGENET, "settings": {"temperature": 0.07}}, 67.0),
-        ("knn", "knn_20", "/data/imagenet", {**IMAGENET, "settings": {"temperature": 0.1}}, None),
-        ("knn", "knn_20", "/data/imagenet", {"test_images": 5000}, None),
-        ("knn", "knn_20", "/data/other", IMAGENET, None),
+        ("knn", "knn_20", "/data/imagenet", IMAGENET_KNN, 67.0),
+        ("knn", "knn_200", "/data/imagenet", IMAGENET_KNN, 64.9),
+        ("knn", "knn_20", "/data/imagenet", {**IMAGENET_KNN, "test_images": 5000}, None),
+        ("knn", "knn_20", "/data/imagenet", {"test_images": 50_000}, None),
+        ("knn", "knn_20", "/data/other", IMAGENET_KNN, None),
         ("linear-probe", "linear_probe_top1", "/data/imagenet", IMAGENET, None),
-        ("voc07", "voc07_map", "/data/voc", {"test_images": 4952}, 86.5),
+        ("voc07", "voc07_map", "/data/voc", VOC, 86.5),
+        ("places205", "places205_top1", "/data/places", PLACES, 54.8),
         ("voc07", "voc07_map", "scenes", {"test_images": 250}, None),
     ],
 )
@@ -94,6 +116,101 @@ def test_only_the_same_measurement_has_a_number(
     run = make_run(tmp_path / "a", "training.epochs=1000", epochs=1000)
     add(run, protocol, {metric: 50.0}, data, details)
     assert only(run).paper == paper
+
+
+OTHER_SETTINGS = {
+    "linear": {
+        "frozen": False,
+        "epochs": 50,
+        "batch_size": 128,
+        "head_lr": 0.1,
+        "backbone_lr": 0.01,
+        "momentum": 0.8,
+        "weight_decay": 0.0,
+        "milestones": [60, 80],
+        "decay": 0.2,
+        "crop_scale": [0.08, 1.0],
+    },
+    "places205": {
+        "epochs": 28,
+        "batch_size": 128,
+        "head_lr": 0.02,
+        "backbone_lr": 0.01,
+        "momentum": 0.8,
+        "weight_decay": 0.0,
+        "milestones": [],
+        "decay": 0.2,
+        "crop_scale": [0.08, 1.0],
+    },
+    "knn": {"temperature": 0.1, "distance": "euclidean"},
+    "voc07": {
+        "costs": [1.0],
+        "folds": 5,
+        "positive_weight": 1.0,
+        "tolerance": 0.01,
+        "max_iterations": 100,
+    },
+}
+MEASURED: dict[str, tuple[str, dict[str, Any], float]] = {
+    "linear": ("linear_top1", IMAGENET, 73.6),
+    "places205": ("places205_top1", PLACES, 54.8),
+    "knn": ("knn_20", IMAGENET_KNN, 67.0),
+    "voc07": ("voc07_map", VOC, 86.5),
+}
+
+
+@pytest.mark.parametrize(
+    ("protocol", "key", "value"),
+    [(name, key, value) for name, keys in OTHER_SETTINGS.items() for key, value in keys.items()],
+)
+def test_any_other_setting_of_the_protocol_has_no_number(
+    protocol: str, key: str, value: object, tmp_path: Path
+) -> None:
+    metric, details, paper = MEASURED[protocol]
+    run = make_run(tmp_path / "a", "training.epochs=1000", epochs=1000)
+    add(run, protocol, {metric: 50.0}, details=details)
+    assert only(run).paper == paper
+    changed = {**details, "settings": {**details["settings"], key: value}}
+    if key == "frozen":
+        changed["settings"]["backbone_lr"] = 0.01
+    add(run, protocol, {metric: 50.0}, details=changed)
+    assert only(run).paper is None
+
+
+def test_every_setting_is_either_compared_or_free() -> None:
+    for protocol, paper in PAPER_SETTINGS.items():
+        compared = set(OTHER_SETTINGS[protocol]) | (
+            {"frozen"} if protocol == "places205" else set()
+        )
+        assert compared | FREE_SETTINGS >= set(type(paper).model_fields)
+        assert not compared & FREE_SETTINGS
+
+
+@pytest.mark.parametrize(("key", "value"), [("seed", 3), ("bad_image_limit", 0.5)])
+def test_what_cannot_make_it_another_protocol_may_differ(
+    key: str, value: object, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path / "a")
+    add(run, details={**IMAGENET, "settings": {**LINEAR, key: value}})
+    assert only(run).paper == 69.4
+
+
+def test_the_untrained_encoder_is_a_row_of_its_own_without_a_number(tmp_path: Path) -> None:
+    add(run := make_run(tmp_path / "a"))
+    add(run, metrics={"linear_top1": 7.0}, details={**IMAGENET, "encoder": "untrained"})
+    trained, untrained = collect([run])
+    assert (trained.encoder, trained.epochs, trained.value, trained.paper) == (
+        "trained",
+        100,
+        69.0,
+        69.4,
+    )
+    assert (untrained.encoder, untrained.epochs, untrained.value, untrained.paper) == (
+        "untrained",
+        0,
+        7.0,
+        None,
+    )
 
 
 def test_other_methods_have_their_own(tmp_path: Path) -> None:
@@ -111,7 +228,7 @@ def test_the_latest_of_each_protocol_and_dataset_counts(tmp_path: Path) -> None:
 
 def test_a_folder_of_a_backbones_results_needs_no_configuration(tmp_path: Path) -> None:
     add(tmp_path)
-    assert only(tmp_path)[1:4] == ("", "", None)
+    assert only(tmp_path)[1:5] == ("", "", "", None)
     assert only(tmp_path).paper is None
 
 

@@ -6,10 +6,11 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from imsvd.api import evaluate_knn, evaluate_linear_probe, pretrain, write_codes
+    from imsvd.api import pretrain, write_codes
     from imsvd.compare import compare_methods
     from imsvd.encoder import Encoder, load, open_encoder
     from imsvd.errors import InputError
+    from imsvd.evaluating import evaluate_knn, evaluate_linear_probe
     from imsvd.explanations import explain
     from imsvd.losses.imsvd import IMSVDLoss
 
@@ -20,8 +21,8 @@ _HOMES = {
     "IMSVDLoss": "imsvd.losses.imsvd",
     "InputError": "imsvd.errors",
     "compare_methods": "imsvd.compare",
-    "evaluate_knn": "imsvd.api",
-    "evaluate_linear_probe": "imsvd.api",
+    "evaluate_knn": "imsvd.evaluating",
+    "evaluate_linear_probe": "imsvd.evaluating",
     "explain": "imsvd.explanations",
     "load": "imsvd.encoder",
     "open_encoder": "imsvd.encoder",

@@ -68,7 +68,7 @@ def compare_methods(  # noqa: PLR0913 - one call that says all there is to say, 
         console: where to show progress; `Console(quiet=True)` shows nothing.
     """
     console, out = console or Console(), Path(out)
-    _check_data(data)
+    check_data(data)
     lengths = {"training.epochs": epochs, "training.knn_every": knn_every}
     candidates = plan(
         data,
@@ -152,7 +152,7 @@ def _vary(config: Config, lr_factor: float, seed: int) -> Config:
     return parse_config(values)
 
 
-def _check_data(data: str | Path) -> None:
+def check_data(data: str | Path) -> None:
     """Refuse data without labels or test images before anything is trained."""
     for split in ("train", "test"):
         if open_source(data, split).labels is None:

@@ -75,6 +75,22 @@ def all_gather(tensor: Tensor) -> Tensor:
     return gathered
 
 
+def all_gather_rows(tensor: Tensor) -> Tensor:
+    """Stack `(rows, ...)` of every rank, whose numbers of rows may differ, outside autograd."""
+    tensor = tensor.detach()
+    if not is_distributed():
+        return tensor
+    counts = all_gather(torch.tensor([len(tensor)], device=tensor.device)).tolist()
+    gathered = tensor.new_empty((sum(counts), *tensor.shape[1:]))
+    # Broadcasts straight into place: a gather would pad all to the longest, and hold that too.
+    for owner, part in enumerate(torch.split(gathered, counts)):
+        if owner == rank():
+            part.copy_(tensor)
+        if len(part):
+            dist.broadcast(part, src=owner)
+    return gathered
+
+
 def broadcast(tensor: Tensor, source: int = 0) -> Tensor:
     """Rank `source`'s tensor on every rank, outside autograd; the others give one of its shape."""
     result = tensor.detach().clone(memory_format=torch.contiguous_format)

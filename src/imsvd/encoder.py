@@ -13,7 +13,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from imsvd.checkpoints import write_atomically
+from imsvd.checkpoints import (
+    random_state,
+    restore_random_state,
+    seed_random_state,
+    write_atomically,
+)
 from imsvd.config import Config, describe_validation_error
 from imsvd.errors import InputError
 from imsvd.information import codes, soft_discretise
@@ -25,6 +30,9 @@ from imsvd.settings import Settings
 
 FORMAT = 1
 """Version of `encoder.json`; raised when an older program could misread it."""
+
+UNTRAINED = "untrained:"
+"""Before a run folder: its encoder as it was before training."""
 
 
 class EncoderDescription(Settings):
@@ -59,10 +67,14 @@ class Encoder(nn.Module):
     Args:
         description: what it consists of.
         backbone: a network to use instead of building the one that is described.
+
+    Attributes:
+        untrained: whether its weights are those that training begins with.
     """
 
     mean: Tensor
     std: Tensor
+    untrained: bool = False
 
     def __init__(self, description: EncoderDescription, backbone: Backbone | None = None) -> None:
         super().__init__()
@@ -135,12 +147,32 @@ def open_encoder(spec: str | Path) -> Encoder:
     """Return a run's encoder, or a backbone of timm or torchvision, in evaluation mode.
 
     Args:
-        spec: a run folder; or `timm:NAME` (pretrained), `timm:NAME:random` or `timm:NAME:FILE` (a
-            .pth or .safetensors state dict), and the same with `torchvision:`. Weights of a file
-            that do not match are named; silence means that all matched.
+        spec: a run folder; `untrained:RUN`, that run's encoder as it was before training; or
+            `timm:NAME` (pretrained), `timm:NAME:random` or `timm:NAME:FILE` (a .pth or .safetensors
+            state dict), and the same with `torchvision:`. Weights of a file that do not match are
+            named; silence means that all matched.
     """
+    if isinstance(spec, str) and spec.startswith(UNTRAINED):
+        return untrained_encoder(RunFolder(spec.removeprefix(UNTRAINED)).config())
     parsed = parse_spec(spec) if isinstance(spec, str) else None
     return load(spec) if parsed is None else _foreign_encoder(parsed)
+
+
+def untrained_encoder(config: Config) -> Encoder:
+    """Return the encoder as every method of this seed begins with it."""
+    before = random_state()
+    try:
+        seed_random_state(config.seed)
+        encoder = Encoder(describe_encoder(config)).eval()
+    finally:
+        restore_random_state(before)
+    encoder.untrained = True
+    return encoder
+
+
+def encoder_details(encoder: Encoder) -> dict[str, str]:
+    """Return what a result must say of its encoder, beside the folder that it is kept in."""
+    return {"encoder": "untrained"} if encoder.untrained else {}
 
 
 def results_folder(spec: str | Path) -> Path:
@@ -149,7 +181,7 @@ def results_folder(spec: str | Path) -> Path:
     What no run trained gets `results/NAME`, which is created.
     """
     if not isinstance(spec, str) or parse_spec(spec) is None:
-        return Path(spec)
+        return Path(str(spec).removeprefix(UNTRAINED))
     folder = Path("results") / re.sub(r"[^\w.]+", "-", spec).strip("-.")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
@@ -167,26 +199,34 @@ def _foreign_encoder(spec: BackboneSpec) -> Encoder:
     return Encoder(description, backbone).eval()
 
 
-def load(run: str | Path) -> Encoder:
-    """Return the encoder of a run folder, in evaluation mode; an unfinished run gives its latest epoch."""
-    folder = RunFolder(run)
+def read_description(folder: RunFolder) -> EncoderDescription:
+    """Return how to rebuild the encoder of a run."""
     if not folder.encoder_description.exists():
         reason = "has not finished its first epoch" if folder.exists() else "is not a run folder"
-        raise InputError(f"{run} {reason}: there is no {folder.encoder_description.name}.")
+        raise InputError(f"{folder.path} {reason}: there is no {folder.encoder_description.name}.")
     try:
-        description = EncoderDescription.model_validate_json(folder.encoder_description.read_text())
+        return EncoderDescription.model_validate_json(folder.encoder_description.read_text())
     except ValidationError as error:
         raise InputError(
             f"{folder.encoder_description}: {describe_validation_error(error)}"
         ) from error
-    encoder = Encoder(description)
+
+
+def read_weights(folder: RunFolder) -> dict[str, Tensor]:
+    """Return the weights of a run's encoder by name."""
     try:
-        weights = load_file(folder.encoder_weights)
+        return load_file(folder.encoder_weights)
     except (SafetensorError, OSError) as error:
         reason = "missing" if isinstance(error, FileNotFoundError) else f"damaged ({error})"
         raise InputError(f"{folder.encoder_weights} is {reason}.") from error
+
+
+def load(run: str | Path) -> Encoder:
+    """Return the encoder of a run folder, in evaluation mode; an unfinished run gives its latest epoch."""
+    folder = RunFolder(run)
+    encoder = Encoder(read_description(folder))
     try:
-        encoder.load_state_dict(weights)
+        encoder.load_state_dict(read_weights(folder))
     except RuntimeError as error:
         raise InputError(
             f"{folder.encoder_weights} does not fit {folder.encoder_description}; "

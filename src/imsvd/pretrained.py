@@ -180,6 +180,7 @@ def load_weights(backbone: Backbone, path: Path) -> None:
         for key, value in expected.items()
         if key in state and state[key].shape != value.shape
     ]
+    _refuse_other_channels(path, state, expected)
     fitting = {key: value for key, value in state.items() if key in expected}
     # Batch counters that old files lack are no weights, and torch does not count them as missing.
     missing = (
@@ -202,6 +203,21 @@ def load_weights(backbone: Backbone, path: Path) -> None:
     for what, keys in (("the classifier", sorted(head)), ("beside the network", beside)):
         if keys:
             _logger.warning("%s: left out %s: %s", path, what, summarise_keys(keys))
+
+
+def _refuse_other_channels(
+    path: Path, state: Mapping[str, Tensor], expected: Mapping[str, Tensor]
+) -> None:
+    """Refuse weights whose first convolution is for another number of channels than RGB's three."""
+    first = next((key for key, value in expected.items() if value.ndim == 4), None)
+    if first is None or first not in state:
+        return
+    found, wanted = state[first].shape, expected[first].shape
+    if len(found) == 4 and found[1] != 3 == wanted[1] and found[2:] == wanted[2:]:
+        raise InputError(
+            f"{path} is for images of {found[1]} channels ({first} is {_shape(state[first])}), and "
+            "images are read as RGB here; give weights for 3 channels."
+        )
 
 
 def summarise_keys(keys: Iterable[str], most: int = 6) -> str:

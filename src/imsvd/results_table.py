@@ -10,12 +10,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from imsvd.config import Config
 from imsvd.errors import InputError
 from imsvd.evaluation import KNNSettings, read_results
+from imsvd.evaluation.linear import LINEAR_RECIPES
+from imsvd.evaluation.places205 import PLACES205_SETTINGS
+from imsvd.evaluation.svm import SVMSettings
 from imsvd.paper_numbers import reported
 from imsvd.recipes import recipe
 from imsvd.runs import RunFolder
+from imsvd.settings import Settings
 
 IMAGENET = re.compile(r"(imagenet|imagenet-?1k|ilsvrc|ilsvrc-?2012)", re.IGNORECASE)
 """Names of a folder that holds ImageNet, and not a part or a relative of it."""
@@ -29,13 +35,33 @@ TEST_IMAGES = {
 }
 """Images that the paper's protocols test on, by which smaller data of the same form are told apart."""
 
+PAPER_SETTINGS: dict[str, Settings] = {
+    "linear": LINEAR_RECIPES["imagenet"],
+    "knn": KNNSettings(),
+    "voc07": SVMSettings(),
+    "places205": PLACES205_SETTINGS,
+}
+"""The protocols at full scale. Of COCO's, results are filed under `coco` only where all is the paper's."""
+
+FREE_SETTINGS = {
+    "compute",  # where it ran
+    "jobs",
+    "query_chunk",  # how much memory it took
+    "bank_chunk",
+    "neighbours",  # each k has a number of its own
+    "seed",  # the paper names none
+    "bad_image_limit",  # what it would have stopped at
+}
+"""Settings that may differ from the paper's beside the paper's number."""
+
 
 class ResultRow(NamedTuple):
-    """One number of one evaluation."""
+    """One number of one evaluation; `encoder` is trained or untrained, or empty without a run."""
 
     run: str
     method: str
     backbone: str
+    encoder: str
     epochs: int | None
     protocol: str
     data: str
@@ -59,7 +85,10 @@ def _rows(run: Path) -> list[ResultRow]:
     folder = RunFolder(run)
     if not run.is_dir():
         raise InputError(f"there is no run folder {run}.")
-    latest = {(record["protocol"], record["data"]): record for record in read_results(run)}
+    latest = {
+        (record["protocol"], record["data"], _is_untrained(record)): record
+        for record in read_results(run)
+    }
     config = folder.config() if folder.exists() else None
     metrics = folder.metrics()
     epochs = int(metrics[-1]["epoch"]) if metrics else None
@@ -68,16 +97,21 @@ def _rows(run: Path) -> list[ResultRow]:
             str(run),
             config.method.name if config else "",
             config.backbone.name if config else "",
-            epochs,
+            ("untrained" if untrained else "trained") if config else "",
+            0 if untrained else epochs,
             protocol,
             data,
             metric,
             float(value),
-            _paper_number(config, epochs, record, metric),
+            None if untrained else _paper_number(config, epochs, record, metric),
         )
-        for (protocol, data), record in latest.items()
+        for (protocol, data, untrained), record in latest.items()
         for metric, value in record["metrics"].items()
     ]
+
+
+def _is_untrained(record: dict[str, Any]) -> bool:
+    return bool(record.get("details", {}).get("encoder") == "untrained")
 
 
 def _paper_number(
@@ -91,26 +125,36 @@ def _paper_number(
 
 
 def _trained_as_in_the_paper(config: Config) -> bool:
-    """Whether data, backbone, method and batch are those of the ImageNet recipe."""
+    """Whether data, backbone, method, views, optimiser and batch are those of the ImageNet recipe."""
     paper = recipe("imagenet", config.method.name)
     return (
         _is_imagenet(config.data.source)
         and config.backbone == paper.backbone
         and config.method == paper.method
+        and config.views == paper.views
+        and config.optimizer == paper.optimizer
         and config.training.batch_size == paper.training.batch_size
     )
 
 
 def _measured_as_in_the_paper(record: dict[str, Any]) -> bool:
-    """Whether it was measured on all of the paper's test images, and kNN with its weights."""
-    details = record.get("details", {})
-    images = details.get("test_images", 0)
-    temperature = details.get("settings", {}).get("temperature", KNNSettings().temperature)
+    """Whether it was measured on all of the paper's test images and with its settings."""
+    protocol, details = record["protocol"], record.get("details", {})
     return (
-        images == TEST_IMAGES.get(record["protocol"])
-        and temperature == KNNSettings().temperature
-        and (record["protocol"] not in ("linear", "knn") or _is_imagenet(record["data"]))
+        details.get("test_images", 0) == TEST_IMAGES.get(protocol)
+        and (protocol not in ("linear", "knn") or _is_imagenet(record["data"]))
+        and (protocol not in PAPER_SETTINGS or _as_in_the_paper(protocol, details))
     )
+
+
+def _as_in_the_paper(protocol: str, details: dict[str, Any]) -> bool:
+    """Whether the recorded settings are the paper's, but for those that cannot change a result."""
+    paper = PAPER_SETTINGS[protocol]
+    try:
+        measured = type(paper).model_validate(details.get("settings"))
+    except ValidationError:
+        return False
+    return measured.model_dump(exclude=FREE_SETTINGS) == paper.model_dump(exclude=FREE_SETTINGS)
 
 
 def _is_imagenet(data: str) -> bool:

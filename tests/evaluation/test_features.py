@@ -138,6 +138,14 @@ def test_the_crop_keeps_the_middle() -> None:
     assert centre_crop(image, 56).float().mean() == 255
 
 
+@pytest.mark.parametrize("shape", [(1, 60_000), (60_000, 1)])
+def test_a_strip_is_not_enlarged_as_a_whole(shape: tuple[int, int]) -> None:
+    # Enlarged as a whole it would be 256 × 15,360,000 pixels of three bytes.
+    image = torch.zeros(3, *shape, dtype=torch.uint8)
+    image.view(3, -1)[:, 29_992:30_008] = 200
+    assert torch.equal(centre_crop(image, 224), torch.full((3, 224, 224), 200, dtype=torch.uint8))
+
+
 @pytest.mark.parametrize("side", [224, 32])
 def test_an_image_of_the_right_size_is_untouched(side: int) -> None:
     image = Pictures([(side, side)]).pictures[0]

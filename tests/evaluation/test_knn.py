@@ -1,6 +1,7 @@
 import math
 from collections import defaultdict
 
+import faiss
 import numpy as np
 import pytest
 import torch
@@ -9,9 +10,18 @@ from pydantic import ValidationError
 from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 
+from imsvd.distributed import rank
 from imsvd.errors import InputError
-from imsvd.evaluation import Features, KNNSettings, knn, knn_attributes, knn_predict
+from imsvd.evaluation import (
+    Features,
+    KNNSettings,
+    knn,
+    knn_attributes,
+    knn_of_shares,
+    knn_predict,
+)
 from imsvd.evaluation import usable_neighbours as trimmed
+from tests import gloo
 
 
 def clusters(rows: int, seed: int, num_classes: int = 7, width: int = 12) -> tuple[Tensor, Tensor]:
@@ -162,3 +172,120 @@ def test_large_finite_features_are_not_mistaken_for_infinite() -> None:
 def test_senseless_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         KNNSettings.model_validate(wrong)
+
+
+@pytest.mark.parametrize("k", [1, 20, 200])
+def test_predictions_equal_votes_over_a_flat_search_of_faiss(k: int) -> None:
+    train, labels = clusters(1500, seed=0)
+    test, _ = clusters(211, seed=1)
+    index = faiss.IndexFlatIP(train.shape[1])
+    index.add(torch.nn.functional.normalize(train).numpy())
+    similarities, rows = index.search(torch.nn.functional.normalize(test).numpy(), k)
+    expected = []
+    for row, cosines in zip(rows, similarities.astype(np.float64), strict=True):
+        tally = np.bincount(labels.numpy()[row], np.exp(cosines / 0.07), minlength=7)
+        expected.append(int(tally.argmax()))
+    found = knn_predict(train, labels, test, KNNSettings(neighbours=(k,)))
+    assert found[k].tolist() == expected
+
+
+def euclidean_vote(
+    train: Tensor, labels: Tensor, test: Tensor, k: int, temperature: float
+) -> list[int]:
+    """The definition: exp(-d²/2τ) with d in units of the training features' typical length."""
+    squared_unit = train.double().square().sum(dim=1).mean().item()
+    predictions = []
+    for query in test.double():
+        squares = ((train.double() - query).square().sum(dim=1) / squared_unit).tolist()
+        nearest = sorted(range(len(squares)), key=lambda i: (squares[i], i))[:k]
+        tally: defaultdict[int, float] = defaultdict(float)
+        for i in nearest:
+            tally[int(labels[i])] += math.exp(-squares[i] / (2 * temperature))
+        predictions.append(max(sorted(tally), key=tally.__getitem__))
+    return predictions
+
+
+@pytest.mark.parametrize("scale", [1.0, 1000.0])
+def test_euclidean_votes_equal_their_definition_at_any_scale(scale: float) -> None:
+    train, labels = clusters(301, seed=2)
+    test, _ = clusters(60, seed=3)
+    settings = KNNSettings(neighbours=(5, 50), distance="euclidean")
+    found = knn_predict(train * scale, labels, test * scale, settings)
+    for k in (5, 50):
+        assert found[k].tolist() == euclidean_vote(train, labels, test, k, 0.07)
+
+
+def test_both_distances_vote_alike_for_features_of_length_one() -> None:
+    train, labels = clusters(301, seed=2)
+    test, _ = clusters(100, seed=3)
+    train, test = (torch.nn.functional.normalize(part) for part in (train, test))
+    cosine, euclidean = (
+        knn_predict(train, labels, test, KNNSettings(neighbours=(50,), distance=distance))
+        for distance in ("cosine", "euclidean")
+    )
+    assert torch.equal(cosine[50], euclidean[50])
+
+
+def shares() -> tuple[Features, Features]:
+    train, labels = clusters(403, seed=4)
+    test, truth = clusters(101, seed=5)
+    return (
+        Features(train, labels, {"parity": labels % 2}),
+        Features(test, truth, {"parity": truth % 2}),
+    )
+
+
+def cut(whole: Features, sizes: list[int]) -> Features:
+    labels = whole.labels
+    assert labels is not None
+    return Features(
+        torch.split(whole.features, sizes)[rank()],
+        torch.split(labels, sizes)[rank()],
+        {name: torch.split(values, sizes)[rank()] for name, values in whole.attributes.items()},
+    )
+
+
+def classify_share(
+    train_sizes: list[int], test_sizes: list[int], settings: KNNSettings
+) -> dict[str, float]:
+    train, test = shares()
+    return knn_of_shares(
+        cut(train, train_sizes), cut(test, test_sizes), settings, torch.device("cpu")
+    )
+
+
+@pytest.mark.parametrize(
+    ("train_sizes", "test_sizes"),
+    [([201, 202], [1, 100]), ([400, 0, 3], [34, 67, 0])],
+)
+@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
+def test_shares_of_several_processes_have_the_accuracies_of_one(
+    train_sizes: list[int], test_sizes: list[int], distance: str
+) -> None:
+    settings = KNNSettings.model_validate({"neighbours": (5, 200, 999), "distance": distance})
+    train, test = shares()
+    assert train.labels is not None
+    assert test.labels is not None
+    fitting = trimmed(settings, 403)
+    alone = knn(train.features, train.labels, test.features, test.labels, fitting)
+    alone |= knn_attributes(train, test, fitting)
+    assert set(alone) == {"knn_5", "knn_200", "knn_5/parity", "knn_200/parity"}
+    assert knn_of_shares(train, test, settings, torch.device("cpu")) == alone
+    found = gloo.run(len(train_sizes), classify_share, train_sizes, test_sizes, settings)
+    assert found == [alone] * len(train_sizes)
+
+
+def refused_share(values: list[float]) -> str:
+    train, test = shares()
+    spoilt = train._replace(features=train.features * values[rank()])
+    try:
+        knn_of_shares(spoilt, test, KNNSettings(neighbours=(5,)), torch.device("cpu"))
+    except InputError as error:
+        return str(error)
+    return "accepted"
+
+
+def test_one_diverged_share_is_refused_by_all_processes() -> None:
+    (first, second) = gloo.run(2, refused_share, [1.0, math.nan])
+    assert first == second
+    assert "training features contain NaN" in first

@@ -9,6 +9,7 @@ import torch
 from rich.console import Console
 
 from imsvd.config import Config
+from imsvd.encoder import untrained_encoder
 from imsvd.errors import InputError
 from imsvd.evaluation import Features
 from imsvd.grid import job
@@ -83,7 +84,7 @@ def test_an_untrained_encoder_is_what_training_begins_with(
 ) -> None:
     config = RunFolder(done).config()
     begun = first_weights(config, tmp_path, monkeypatch)
-    untrained = job.untrained_encoder(config).backbone.state_dict()
+    untrained = untrained_encoder(config).backbone.state_dict()
     assert untrained.keys() == begun.keys()
     assert all(torch.equal(untrained[name], value) for name, value in begun.items())
 

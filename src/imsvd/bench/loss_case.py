@@ -8,7 +8,6 @@ form's leftovers, in memory or in caches, from reaching the next.
 import json
 import sys
 import time
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -16,6 +15,7 @@ import torch.distributed as dist
 
 from imsvd import distributed
 from imsvd.bench.loss_forms import FORMS
+from imsvd.bench.peak_memory import peak, reset_peak
 
 # A call longer than this is measured once, without a warm-up call of the same size.
 LONG_CALL_SECONDS = 20.0
@@ -53,9 +53,9 @@ def measure(case: Case) -> Measurement:
         # Small and complete: libraries are loaded and threads started before the baseline.
         _call(case.form, *_inputs(8 * case.ranks, 4 * case.units, case), case.units)
         first, second = _inputs(case.batch, case.width, case)
-        baseline = _reset_peak()
+        baseline = reset_peak()
         seconds = _timed(case, first, second)
-        extra = _peak() - baseline
+        extra = peak() - baseline
         if seconds < LONG_CALL_SECONDS:
             seconds = min(_timed(case, first, second) for _ in range(2))
         largest = distributed.gather_lists([(seconds, extra)])
@@ -82,23 +82,6 @@ def _timed(case: Case, first: torch.Tensor, second: torch.Tensor) -> float:
 def _call(form: str, first: torch.Tensor, second: torch.Tensor, units: int) -> None:
     first.grad = second.grad = None
     FORMS[form].step(first, second, units)
-
-
-def _reset_peak() -> int:
-    """Let the kernel forget the peak so far; resident bytes now."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return _status("VmRSS")
-
-
-def _peak() -> int:
-    return _status("VmHWM")
-
-
-def _status(key: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{key}:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"/proc/self/status has no {key}; memory is measured on Linux only.")
 
 
 def main() -> None:

@@ -5,29 +5,33 @@ minute of the machine falls on all of them. The table shows medians. What each l
 was done for the rivals' speed, is told in `step_loops`.
 """
 
-import importlib.metadata
-import importlib.util
-import json
 import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
-from rich.table import Table
 
 from imsvd.bench.loss import environment
-from imsvd.bench.rounds import measure_in_turn
+from imsvd.bench.rounds import (
+    TableContent,
+    cells_of,
+    check_duration,
+    measure_afresh,
+    measure_in_turn,
+    missing_packages,
+    package_versions,
+    show_table,
+    write_tables,
+)
 from imsvd.bench.step_case import NETWORKS, Case, Measurement, Network
 from imsvd.bench.step_loops import CONTENDERS
 from imsvd.errors import InputError
 
 TITLES: dict[Network, str] = {
-    "small": "Small ResNet of cifar10-cpu: 24-pixel views, batch 128",
-    "resnet18": "ResNet-18, stride-1 stem: 32-pixel views, batch 64",
+    "small": "Small ResNet of cifar10-cpu: 24-pixel views, batch 128 (ms per image)",
+    "resnet18": "ResNet-18, stride-1 stem: 32-pixel views, batch 64 (ms per image)",
 }
 
 
@@ -85,16 +89,15 @@ def run(
         [case for case in cases if not reasons[case]], repeats, _measure, _describe, console
     )
     rows = _with_ratios([_row(case, measured.get(case), reasons[case]) for case in cases])
-    for network in chosen:
-        console.print(_table(network, rows))
+    for table in _tables(rows):
+        show_table(table, console)
     if output is not None:
         write(rows, output)
     return rows
 
 
 def _check(networks: Sequence[str], seconds: float, repeats: int) -> list[Network]:
-    if repeats < 1 or seconds <= 0:
-        raise InputError("repeats must be at least 1 and seconds more than 0.")
+    check_duration(seconds, repeats)
     unknown = [name for name in networks if name not in NETWORKS]
     if unknown or not networks:
         name = unknown[0] if unknown else ""
@@ -103,10 +106,7 @@ def _check(networks: Sequence[str], seconds: float, repeats: int) -> list[Networ
 
 
 def _reason_to_skip(case: Case) -> str:
-    missing = [
-        name for name in CONTENDERS[case.contender].needs if importlib.util.find_spec(name) is None
-    ]
-    return f"{' and '.join(missing)} not installed" if missing else ""
+    return missing_packages(CONTENDERS[case.contender].needs)
 
 
 def _describe(case: Case) -> str:
@@ -114,15 +114,8 @@ def _describe(case: Case) -> str:
 
 
 def _measure(case: Case) -> Measurement:
-    """Run one case in a fresh process."""
-    command = [sys.executable, "-m", "imsvd.bench.step_case", json.dumps(case._asdict())]
-    variables = {**os.environ, "OMP_NUM_THREADS": str(case.cores)}
-    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=variables, check=False)
-    if ended.returncode:
-        raise RuntimeError(
-            f"{case} ended with exit code {ended.returncode}; its error is printed above."
-        )
-    return Measurement(**json.loads(ended.stdout.splitlines()[-1]))
+    variables = {"OMP_NUM_THREADS": str(case.cores)}
+    return Measurement(**measure_afresh("imsvd.bench.step_case", case._asdict(), variables))
 
 
 def _row(case: Case, measurements: list[Measurement] | None, reason: str) -> Row:
@@ -159,44 +152,24 @@ _COLUMNS = (
 
 
 def _cells(row: Row) -> list[str]:
-    label = CONTENDERS[row.contender].label
-    if row.images_per_second is None:
-        return [label, f"skipped: {row.skipped}", *[""] * (len(_COLUMNS) - 2)]
+    rate = row.images_per_second or 0
     parts = [f"{part or 0:.3f}" for part in (row.views, row.rest, row.loss)]
     ratio = "" if row.times_ours is None or row.contender == "ours" else f"{row.times_ours:.2f} x"
-    rates = [f"{row.images_per_second:,.0f}", f"{2 * row.images_per_second:,.0f}"]
-    return [label, *rates, *parts, ratio]
+    values = [f"{rate:,.0f}", f"{2 * rate:,.0f}", *parts, ratio]
+    return cells_of(CONTENDERS[row.contender].label, values, row.skipped)
 
 
-def _table(network: Network, rows: Sequence[Row]) -> Table:
-    table = Table(title=f"{TITLES[network]} (ms per image)")
-    for column in _COLUMNS:
-        table.add_column(column, justify="left" if column == "loop" else "right")
-    for row in rows:
-        if row.network == network:
-            table.add_row(*_cells(row))
-    return table
-
-
-def _lightly_version() -> str:
-    try:
-        return importlib.metadata.version("lightly")
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+def _tables(rows: Sequence[Row]) -> list[TableContent]:
+    measured = {row.network for row in rows}
+    return [
+        TableContent(title, _COLUMNS, [_cells(row) for row in rows if row.network == network])
+        for network, title in TITLES.items()
+        if network in measured
+    ]
 
 
 def write(rows: Sequence[Row], path: Path) -> None:
     """Write the results as `path` with suffix .json and as Markdown tables with suffix .md."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    facts = {**environment(), "lightly": _lightly_version()}
-    content = {"environment": facts, "rows": [row._asdict() for row in rows]}
-    path.with_suffix(".json").write_text(json.dumps(content, indent=2) + "\n")
-    lines = ["# A whole step of training", ""]
-    lines += [f"- {name}: {value}" for name, value in facts.items()]
-    for network, title in TITLES.items():
-        chosen = [row for row in rows if row.network == network]
-        if chosen:
-            lines += ["", f"## {title}", "", f"| {' | '.join(_COLUMNS)} |"]
-            lines += ["|" + "---|" * len(_COLUMNS)]
-            lines += [f"| {' | '.join(_cells(row))} |" for row in chosen]
-    path.with_suffix(".md").write_text("\n".join(lines) + "\n")
+    facts = {**environment(), **package_versions(["lightly"])}
+    content = [row._asdict() for row in rows]
+    write_tables(path, "A whole step of training", facts, content, _tables(rows))

@@ -1,9 +1,10 @@
 """The training loops that `imsvd bench step` compares: views, network, loss and optimiser.
 
 All train IMSVD with the same settings, backbone, batch, optimiser and number of threads, on small
-images held in memory as bytes. Ours is what `imsvd pretrain` runs. The rivals are loops as users of
-`lightly` write them: its transforms on PIL images in the workers of a `DataLoader`, its projection
-head, and the loss with its joint matrix whole, as the authors released it; lightly has none.
+images held in memory as bytes. Ours is what `imsvd pretrain` runs, with the memory and the
+convolutions of `training.processor`. The rivals are loops as users of `lightly` write them: its
+transforms on PIL images in the workers of a `DataLoader`, its projection head, and the loss with its
+joint matrix whole, as the authors released it; lightly has none.
 
 What a competent user would switch on is on in "tuned": persistent workers, convolutions in
 channels_last, gradients set to None. Every rival is spared the decoding of files, the end of epochs
@@ -29,6 +30,7 @@ from imsvd.networks import build_backbone, feature_width
 from imsvd.training.batches import EpochOrder, MemoryBatches
 from imsvd.training.metrics import EpochMetrics
 from imsvd.training.optimizers import build_optimizer
+from imsvd.training.processor import use_processor_well
 from imsvd.views import ViewsSettings
 
 ENDLESS = 10**6
@@ -60,6 +62,7 @@ def _ours(config: Config, images: Tensor, cores: int) -> Loop:
     batches = MemoryBatches(images, order, config.views, config.seed, device).steps(0, ENDLESS)
     method = build_method(config.method, build_backbone(config.backbone), len(images))
     method = method.to(memory_format=torch.channels_last)
+    use_processor_well(method)
     optimizer = build_optimizer(method, config)
     metrics = EpochMetrics()
     while True:

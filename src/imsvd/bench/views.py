@@ -4,22 +4,25 @@ Every measurement runs in a fresh process on one thread; repeats go round all co
 that a slow minute of the machine falls on all of them. The table shows medians.
 """
 
-import importlib.metadata
-import importlib.util
-import json
-import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
-from rich.table import Table
 
 from imsvd.bench.loss import environment
-from imsvd.bench.rounds import measure_in_turn
+from imsvd.bench.rounds import (
+    TableContent,
+    cells_of,
+    check_duration,
+    measure_afresh,
+    measure_in_turn,
+    missing_packages,
+    package_versions,
+    show_table,
+    write_tables,
+)
 from imsvd.bench.views_case import Case, Measurement
 from imsvd.bench.views_pipelines import CONTENDERS, Task
 from imsvd.errors import InputError
@@ -78,8 +81,7 @@ def run(
     """
     console = console or Console()
     folders: dict[Task, Path | None] = {"photographs": images, "small": small}
-    if repeats < 1 or seconds <= 0:
-        raise InputError("repeats must be at least 1 and seconds more than 0.")
+    check_duration(seconds, repeats)
     if not any(folders.values()):
         raise InputError("give a folder of photographs, of small images, or both.")
     cases = [
@@ -93,19 +95,15 @@ def run(
         [case for case in cases if not reasons[case]], repeats, _measure, _describe, console
     )
     rows = _with_ratios([_row(case, measured.get(case), reasons[case]) for case in cases])
-    for task in TITLES:
-        if any(row.task == task for row in rows):
-            console.print(_table(task, rows))
+    for table in _tables(rows):
+        show_table(table, console)
     if output is not None:
         write(rows, output)
     return rows
 
 
 def _reason_to_skip(case: Case) -> str:
-    missing = [
-        name for name in CONTENDERS[case.contender].needs if importlib.util.find_spec(name) is None
-    ]
-    return f"{' and '.join(missing)} not installed" if missing else ""
+    return missing_packages(CONTENDERS[case.contender].needs)
 
 
 def _describe(case: Case) -> str:
@@ -113,15 +111,8 @@ def _describe(case: Case) -> str:
 
 
 def _measure(case: Case) -> Measurement:
-    """Run one case in a fresh process."""
-    command = [sys.executable, "-m", "imsvd.bench.views_case", json.dumps(case._asdict())]
-    variables = {**os.environ, **_MEMORY, "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=variables, check=False)
-    if ended.returncode:
-        raise RuntimeError(
-            f"{case} ended with exit code {ended.returncode}; its error is printed above."
-        )
-    return Measurement(**json.loads(ended.stdout.splitlines()[-1]))
+    variables = {**_MEMORY, "OMP_NUM_THREADS": "1"}
+    return Measurement(**measure_afresh("imsvd.bench.views_case", case._asdict(), variables))
 
 
 def _row(case: Case, measurements: list[Measurement] | None, reason: str) -> Row:
@@ -145,45 +136,22 @@ _COLUMNS = ("pipeline", "images/s per core", "ms per image", "ours is faster by"
 
 
 def _cells(row: Row) -> list[str]:
-    label = CONTENDERS[row.contender].label
-    if row.skipped:
-        return [label, f"skipped: {row.skipped}", "", ""]
     ratio = "" if row.times_ours is None or row.contender == "ours" else f"{row.times_ours:.2f} x"
-    return [label, f"{row.images_per_second or 0:,.0f}", f"{row.milliseconds or 0:.3f}", ratio]
+    values = [f"{row.images_per_second or 0:,.0f}", f"{row.milliseconds or 0:.3f}", ratio]
+    return cells_of(CONTENDERS[row.contender].label, values, row.skipped)
 
 
-def _table(task: Task, rows: Sequence[Row]) -> Table:
-    table = Table(title=TITLES[task])
-    for column in _COLUMNS:
-        table.add_column(column, justify="left" if column == "pipeline" else "right")
-    for row in rows:
-        if row.task == task:
-            table.add_row(*_cells(row))
-    return table
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in (*_PACKAGES, *_COMPETITORS):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    return found
+def _tables(rows: Sequence[Row]) -> list[TableContent]:
+    measured = {row.task for row in rows}
+    return [
+        TableContent(title, _COLUMNS, [_cells(row) for row in rows if row.task == task])
+        for task, title in TITLES.items()
+        if task in measured
+    ]
 
 
 def write(rows: Sequence[Row], path: Path) -> None:
     """Write the results as `path` with suffix .json and as Markdown tables with suffix .md."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    facts = {**environment(), **_versions()}
-    content = {"environment": facts, "rows": [row._asdict() for row in rows]}
-    path.with_suffix(".json").write_text(json.dumps(content, indent=2) + "\n")
-    lines = ["# Two views of an image", ""]
-    lines += [f"- {name}: {value}" for name, value in facts.items()]
-    for task, title in TITLES.items():
-        chosen = [row for row in rows if row.task == task]
-        if chosen:
-            lines += ["", f"## {title}", "", f"| {' | '.join(_COLUMNS)} |"]
-            lines += ["|" + "---|" * len(_COLUMNS)]
-            lines += [f"| {' | '.join(_cells(row))} |" for row in chosen]
-    path.with_suffix(".md").write_text("\n".join(lines) + "\n")
+    facts = {**environment(), **package_versions((*_PACKAGES, *_COMPETITORS))}
+    content = [row._asdict() for row in rows]
+    write_tables(path, "Two views of an image", facts, content, _tables(rows))

@@ -11,6 +11,7 @@ from imsvd.cli.app import bench, console
 from imsvd.cli.shared import (
     number_pairs,
     whole_numbers,
+    width_lists,
 )
 
 
@@ -30,6 +31,27 @@ def bench_loss(
     from imsvd.bench.loss import run as run_bench  # noqa: PLC0415
 
     run_bench(number_pairs(sizes), whole_numbers(ranks), repeats, console, output=output)
+
+
+@bench.command("heads")
+def bench_heads(
+    batch: Annotated[int, typer.Option(help="Images of all processes together.")] = 2048,
+    widths: Annotated[
+        str,
+        typer.Option(
+            metavar="W,… W,…",
+            help="Layers of IMSVD's projector, then of VICReg's and Barlow Twins'.",
+        ),
+    ] = "8192,8160 8192,8192,8192",
+    repeats: Annotated[int, typer.Option(help="Fresh processes per case; the median counts.")] = 1,
+    output: Annotated[
+        Path | None, typer.Option(help="Also write the tables here, as .json and .md.")
+    ] = None,
+) -> None:
+    """Projector and loss of IMSVD against those of VICReg and Barlow Twins, alone and in a whole step."""
+    from imsvd.bench.heads import run as run_bench  # noqa: PLC0415
+
+    run_bench(batch, width_lists(widths), repeats, console, output)
 
 
 @bench.command("views")
@@ -80,3 +102,20 @@ def bench_index(
     from imsvd.bench.index import run as run_bench  # noqa: PLC0415
 
     run_bench(images, repeats, console, output)
+
+
+@bench.command("knn")
+def bench_knn(
+    queries: Annotated[int, typer.Option(help="Features that ask.")] = 10_000,
+    bank: Annotated[int, typer.Option(help="Features that answer.")] = 200_000,
+    width: Annotated[int, typer.Option(help="Of the features.")] = 512,
+    neighbours: Annotated[int, typer.Option(help="How many to find for each.")] = 200,
+    repeats: Annotated[int, typer.Option(help="Fresh processes per case; the median counts.")] = 3,
+    output: Annotated[
+        Path | None, typer.Option(help="Also write the table here, as .json and .md.")
+    ] = None,
+) -> None:
+    """Time and memory of our exact nearest neighbours against faiss and scikit-learn."""
+    from imsvd.bench.knn import run as run_bench  # noqa: PLC0415
+
+    run_bench(queries, bank, width, neighbours, repeats, console, output)

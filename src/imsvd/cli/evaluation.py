@@ -27,20 +27,45 @@ def evaluate_knn(
         list[int] | None,
         typer.Option(help="Number of neighbours; repeat for several. Default: 20 and 200."),
     ] = None,
+    temperature: Annotated[
+        float,
+        typer.Option(help="How fast a vote falls with distance: exp(cosine / temperature)."),
+    ] = 0.07,
+    distance: Annotated[
+        str,
+        typer.Option(
+            metavar="cosine|euclidean",
+            help="Euclidean votes weigh exp(-d²/2/temperature), d in units of the features' length.",
+        ),
+    ] = "cosine",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Where it runs: compute.devices=2."),
+    ] = None,
 ) -> None:
-    """Classify test images by their nearest training images (cosine, weighted votes)."""
-    from imsvd import api  # noqa: PLC0415
+    """Classify test images by their nearest training images (weighted votes)."""
+    from imsvd import evaluating  # noqa: PLC0415
 
-    print_metrics(api.evaluate_knn(run, data, neighbours=k or (20, 200), console=console))
-    say_where(run)
+    print_trained(
+        run,
+        evaluating.evaluate_knn(
+            run,
+            data,
+            neighbours=k or (20, 200),
+            temperature=temperature,
+            distance=distance,
+            settings=settings or [],
+            console=console,
+        ),
+    )
 
 
 @evaluate.command("linear-probe")
 def evaluate_linear_probe(run: Spec, data: Splits) -> None:
     """Fit a linear classifier on cached features: quick, and not the paper's augmented protocol."""
-    from imsvd import api  # noqa: PLC0415
+    from imsvd import evaluating  # noqa: PLC0415
 
-    print_metrics(api.evaluate_linear_probe(run, data, console=console))
+    print_metrics(evaluating.evaluate_linear_probe(run, data, console=console))
     say_where(run)
 
 
@@ -143,9 +168,9 @@ def evaluate_voc07(
     ] = None,
 ) -> None:
     """Classify Pascal VOC 2007 with a linear SVM per class (11-point mean average precision)."""
-    from imsvd import api  # noqa: PLC0415
+    from imsvd import evaluating  # noqa: PLC0415
 
-    print_metrics(api.evaluate_voc07(run, data, jobs=jobs, console=console))
+    print_metrics(evaluating.evaluate_voc07(run, data, jobs=jobs, console=console))
     say_where(run)
 
 
@@ -168,10 +193,10 @@ def evaluate_coco(
     ] = None,
 ) -> None:
     """Detect and segment objects with Mask R-CNN C4; kill it at any moment and run it again."""
-    from imsvd import api  # noqa: PLC0415
+    from imsvd import evaluating  # noqa: PLC0415
     from imsvd.distributed import rank  # noqa: PLC0415
 
-    metrics = api.evaluate_coco(
+    metrics = evaluating.evaluate_coco(
         run, data, scale=scale, iterations=iterations, settings=settings or [], console=console
     )
     if rank() == 0:

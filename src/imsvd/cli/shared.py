@@ -23,7 +23,8 @@ Spec = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="A run folder, or timm:NAME, timm:NAME:random, timm:NAME:FILE; also torchvision:….",
+        help="A run folder, untrained:RUN, or timm:NAME, timm:NAME:random, timm:NAME:FILE; "
+        "also torchvision:….",
     ),
 ]
 Sets = Annotated[
@@ -69,6 +70,16 @@ def number_pairs(text: str) -> tuple[tuple[int, int], ...]:
     if not pairs or any(len(pair) != 2 for pair in pairs):
         raise InputError(f"{text!r} is not a list of sizes such as '256,8160 2048,8160'.")
     return tuple((pair[0], pair[1]) for pair in pairs)
+
+
+def width_lists(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Read the layers of two projectors such as "8192,8160 8192,8192,8192"."""
+    lists = [whole_numbers(part) for part in text.split()]
+    if len(lists) != 2:
+        raise InputError(
+            f"{text!r} is not two lists of widths, such as '8192,8160 8192,8192,8192'."
+        )
+    return lists[0], lists[1]
 
 
 def say_where(run: str) -> None:

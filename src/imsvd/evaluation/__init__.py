@@ -5,6 +5,7 @@ from imsvd.evaluation.knn import (
     KNNSettings,
     knn,
     knn_attributes,
+    knn_of_shares,
     knn_predict,
     usable_neighbours,
 )
@@ -23,6 +24,7 @@ __all__ = [
     "extract_features",
     "knn",
     "knn_attributes",
+    "knn_of_shares",
     "knn_predict",
     "linear_probe",
     "nearest_neighbours",

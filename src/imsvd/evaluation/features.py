@@ -15,6 +15,9 @@ from imsvd.datasets.quarantine import BadImage
 from imsvd.datasets.source import ImageSource, UnreadableImage
 from imsvd.errors import InputError
 
+LONGEST_STRIP = 16
+"""An image longer than so many times its shorter side is cut before it is resized."""
+
 
 class Features(NamedTuple):
     """Encoded images with everything known of them, row by row, in the order of the source.
@@ -103,9 +106,21 @@ def centre_crop(image: Tensor, size: int) -> Tensor:
     if image.shape[-2:] == (size, size):
         return image
     shorter = round(size * 256 / 224)
-    resized = transforms.resize(image, [shorter], InterpolationMode.BILINEAR, antialias=True)
+    resized = transforms.resize(
+        _cut_strip(image), [shorter], InterpolationMode.BILINEAR, antialias=True
+    )
     cropped: Tensor = transforms.center_crop(resized, [size, size])
     return cropped
+
+
+def _cut_strip(image: Tensor) -> Tensor:
+    """Leave the middle of an extremely long image; all of it, enlarged, could need gigabytes."""
+    height, width = image.shape[-2:]
+    longest = LONGEST_STRIP * min(height, width)
+    if max(height, width) <= longest:
+        return image
+    middle: Tensor = transforms.center_crop(image, [min(height, longest), min(width, longest)])
+    return middle
 
 
 class _Normaliser:

@@ -2,19 +2,29 @@
 
 https://arxiv.org/abs/1805.01978. Features are L2-normalised; each of the k most similar training
 images (cosine s) votes for its class with weight exp(s / temperature).
+
+With Euclidean distances features keep their lengths, and a neighbour at distance d votes with weight
+exp(-d² / (2 · temperature)), where d is measured in units of the root mean square length of the
+training features. For features of length 1, d² / 2 = 1 - s: both votes are the same.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from imsvd.distributed import all_gather_rows, gather_lists
 from imsvd.errors import InputError
 from imsvd.evaluation.features import Features
 from imsvd.evaluation.labelled import check_features, check_labels, check_widths
-from imsvd.evaluation.neighbours import Neighbours, nearest_neighbours
+from imsvd.evaluation.neighbours import (
+    Distance,
+    Neighbours,
+    nearest_in_shares,
+    nearest_neighbours,
+)
 from imsvd.settings import Settings
 
 
@@ -24,13 +34,15 @@ class KNNSettings(Settings):
     Attributes:
         neighbours: the values of k, all answered by one search.
         temperature: how fast a neighbour's vote falls with its distance.
+        distance: cosine, of normalised features, or euclidean, of features as they are.
         query_chunk: test images compared at a time; bounds memory, not the result.
-        bank_chunk: training images compared at a time; bounds memory, not the result.
+        bank_chunk: training images prepared at a time; bounds memory, not the result.
     """
 
     neighbours: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = (20, 200)
     temperature: float = Field(default=0.07, gt=0)
-    query_chunk: int = Field(default=256, ge=1)
+    distance: Distance = "cosine"
+    query_chunk: int = Field(default=1024, ge=1)
     bank_chunk: int = Field(default=8192, ge=1)
 
 
@@ -51,7 +63,7 @@ def knn(
         train_labels: (n,) their classes.
         test: (m, width) features to classify.
         test_labels: (m,) their classes.
-        settings: the values of k, the temperature and the chunk sizes.
+        settings: the values of k, the temperature, the distance and the chunk sizes.
     """
     check_labels("test", test, test_labels)
     predictions = knn_predict(train, train_labels, test, settings)
@@ -87,6 +99,90 @@ def knn_attributes(
     }
 
 
+def knn_of_shares(
+    train: Features,
+    test: Features,
+    settings: KNNSettings,
+    device: torch.device,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> dict[str, float]:
+    """Accuracies of `knn` and `knn_attributes` together, of images spread over the ranks.
+
+    Every rank holds its share of both splits, in the order of the ranks, and must call this; each
+    gets the same accuracies, which are those of one process that holds everything. The neighbours
+    are found once. Values of k beyond the number of training images are left out.
+
+    Args:
+        train: this rank's images that vote; there may be none.
+        test: this rank's images to classify; there may be none.
+        settings: the values of k, the temperature, the distance and the chunk sizes.
+        device: where to search, and what the ranks communicate on.
+        progress: called with (done, in total) of this rank's training images as they are searched.
+    """
+    _refuse_together(train, test)
+    answers, truth = (_gathered_targets(part, device) for part in (train, test))
+    num_train = len(next(iter(answers.values())))
+    settings = usable_neighbours(settings, num_train)
+    queries = all_gather_rows(test.features.to(device))
+    lengths = all_gather_rows(_lengths(train.features, settings).to(device))
+    found = nearest_in_shares(
+        train.features,
+        queries,
+        max(settings.neighbours),
+        distance=settings.distance,
+        unit=_root_mean_square(lengths),
+        query_chunk=settings.query_chunk,
+        bank_chunk=settings.bank_chunk,
+        progress=progress,
+    )
+    return {
+        f"knn_{k}{name}": _accuracy(predicted, truth[name])
+        for name in answers
+        if name in truth
+        for k, predicted in _vote(found, answers[name], settings).items()
+    }
+
+
+def _refuse_together(train: Features, test: Features) -> None:
+    """Refuse unusable features on every rank alike, so that none waits for one that has given up."""
+    problems: list[str] = []
+    for split, part in (("training", train), ("test", test)):
+        try:
+            if len(part.features):
+                check_features(split, part.features)
+        except InputError as error:
+            problems.append(str(error))
+    totals = gather_lists([(len(train.features), len(test.features))])
+    for split, total in zip(("training", "test"), map(sum, zip(*totals, strict=True)), strict=True):
+        if not total:
+            problems.append(f"There are no {split} images to evaluate with.")
+    everyone = gather_lists(problems)
+    if everyone:
+        raise InputError(everyone[0])
+    check_widths(train.features, test.features)
+
+
+def _gathered_targets(part: Features, device: torch.device) -> dict[str, Tensor]:
+    """What is voted on, of the images of all ranks, (n,) each: "" for labels, "/name" for others."""
+    targets = {} if part.labels is None else {"": part.labels}
+    targets |= {f"/{name}": values for name, values in part.attributes.items()}
+    return {name: all_gather_rows(values.to(device)).cpu() for name, values in targets.items()}
+
+
+def _lengths(features: Tensor, settings: KNNSettings) -> Tensor:
+    """The lengths (n,) of features (n, width) in float64; none where no distance is measured."""
+    if settings.distance == "cosine":
+        return torch.empty(0, dtype=torch.float64, device=features.device)
+    # A chunk at a time, because the chunk is copied to float64.
+    chunks = torch.split(features, settings.bank_chunk)
+    return torch.cat([torch.linalg.vector_norm(chunk.double(), dim=1) for chunk in chunks])
+
+
+def _root_mean_square(lengths: Tensor) -> float:
+    """The unit of distances: 1 without lengths, or if all are zero."""
+    return float(lengths.cpu().square().mean().sqrt()) or 1.0 if len(lengths) else 1.0
+
+
 def usable_neighbours(settings: KNNSettings, num_train: int) -> KNNSettings:
     """`settings` without the values of k that a bank of `num_train` images cannot answer.
 
@@ -111,6 +207,8 @@ def _search(train: Tensor, test: Tensor, settings: KNNSettings) -> Neighbours:
         train,
         test,
         largest,
+        distance=settings.distance,
+        unit=_root_mean_square(_lengths(train, settings)),
         query_chunk=settings.query_chunk,
         bank_chunk=settings.bank_chunk,
     )

@@ -1,33 +1,60 @@
-"""Exact nearest neighbours by cosine similarity, in bounded memory.
+"""Exact nearest neighbours by cosine similarity or Euclidean distance, in bounded memory.
 
 The similarity matrix is made tile by tile, one matrix product each, and every tile is folded into
 the `num_neighbours` best seen so far. Selecting from a whole tile would cost as much as making it,
 so a tile is first compared with each query's worst kept neighbour: after the first few tiles almost
 nothing passes, and the search runs at the speed of the matrix product. Nothing is approximated.
+
+With q queries, k neighbours, features of width d and chunks of Q queries and B bank rows, a search
+holds beside its arguments at most
+
+    4·q·d + 12·q·k + 8·B·d + P·Q·(4·T + 64·(3·k + T))  bytes,     T = `TILE_COLUMNS`
+
+which are the prepared queries, the result, a chunk of prepared bank rows and, in each of P threads, a
+tile and the candidates that may have passed it; the last are far fewer unless the bank is sorted
+against the search. Over W ranks each holds its share of the bank, and merging adds 64·W·Q·k bytes.
+
+On a CPU the result depends on no chunk, thread or share. Ties go to the lower bank row, and a pair's
+similarity has the same bits in every tile: BLAS sums narrow matrices in another order than wide ones,
+so all tiles are padded to whole blocks. (Tested with MKL; a GPU may round by the shape of a tile.)
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from queue import SimpleQueue
+from typing import Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from imsvd.distributed import all_gather, rank, world_size
 from imsvd.errors import InputError
+
+Distance = Literal["cosine", "euclidean"]
+_Map = Callable[[Callable[[slice], None], Iterator[slice]], Iterator[None]]
+
+TILE_COLUMNS = 1024
+"""Bank rows of one matrix product: beside as many queries, a tile that stays in the cache."""
+
+# Rows and columns of a tile are multiples of this; below some 16 BLAS takes other kernels.
+_BLOCK = 64
 
 # Columns compared through their common maximum: wide enough to skip nearly all of a tile with one
 # vectorised reduction, narrow enough that a hit brings few bystanders along.
 _GROUP = 32
 
-# The first tile has no threshold to filter by, so it is kept narrow.
-_FIRST_TILE = 1024
+# The first chunk has no threshold to filter by, so it is kept narrow.
+_FIRST_CHUNK = 2048
 
 
 class Neighbours(NamedTuple):
     """The nearest bank rows of every query, nearest first; the lower bank row wins a tie.
 
     Attributes:
-        similarities: (queries, num_neighbours) float32 cosine similarities.
+        similarities: (queries, num_neighbours) float32: the cosine, or minus half the squared
+            Euclidean distance, which for vectors of length 1 is the cosine minus 1.
         indices: (queries, num_neighbours) int64 rows of the bank.
     """
 
@@ -40,51 +67,313 @@ def nearest_neighbours(
     queries: Tensor,
     num_neighbours: int,
     *,
-    query_chunk: int = 256,
+    distance: Distance = "cosine",
+    unit: float = 1.0,
+    query_chunk: int = 1024,
     bank_chunk: int = 8192,
 ) -> Neighbours:
     """Find the `num_neighbours` rows of `bank` most similar to each query, exactly.
 
-    Beside its arguments this holds a normalised copy of the queries, the result, and one tile of
-    `query_chunk` by `bank_chunk` similarities; the bank is normalised a chunk at a time, and moved
-    to the device of the queries if it lies elsewhere.
+    The bank is prepared a chunk at a time, and moved to the device of the queries if it lies
+    elsewhere. The formula for the memory needed is at the top of this module.
 
     Args:
         bank: (bank, width) features, in any floating type.
         queries: (queries, width) features.
         num_neighbours: how many to return, at most the size of the bank.
-        query_chunk: rows of a tile.
-        bank_chunk: columns of a tile.
+        distance: what makes two features similar.
+        unit: the length that Euclidean distances are measured in.
+        query_chunk: rows of a tile; rounded up to whole blocks.
+        bank_chunk: bank rows prepared at a time; rounded likewise.
     """
-    if not 1 <= num_neighbours <= len(bank):
+    _require_enough(num_neighbours, len(bank))
+    with _plain_tensors():
+        search = _Search(queries, num_neighbours, distance, unit, query_chunk)
+        search.add(bank, 0, bank_chunk)
+        return search.result()
+
+
+def nearest_in_shares(
+    share: Tensor,
+    queries: Tensor,
+    num_neighbours: int,
+    *,
+    distance: Distance = "cosine",
+    unit: float = 1.0,
+    query_chunk: int = 1024,
+    bank_chunk: int = 8192,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
+) -> Neighbours:
+    """`nearest_neighbours` in a bank whose rows are spread over the ranks, in their order.
+
+    Every rank must call this, with the same queries, and gets the same result, whose indices count
+    the rows of all shares one after the other.
+
+    Args:
+        share: (own, width) the rows of this rank; there may be none.
+        queries: (queries, width) features, the same on every rank, on a device that the ranks can
+            communicate on.
+        num_neighbours: how many to return, at most the rows of all shares together.
+        distance: what makes two features similar.
+        unit: the length that Euclidean distances are measured in.
+        query_chunk: rows of a tile, and of what is merged at a time.
+        bank_chunk: bank rows prepared at a time.
+        progress: called with (rows done, rows in total) of this rank's share after every chunk.
+    """
+    sizes = all_gather(torch.tensor([len(share)], device=queries.device)).tolist()
+    _require_enough(num_neighbours, sum(sizes))
+    with _plain_tensors():
+        search = _Search(queries, num_neighbours, distance, unit, query_chunk)
+        search.add(share, sum(sizes[: rank()]), bank_chunk, progress)
+        if world_size() > 1:
+            search.merge_over_ranks(query_chunk)
+        return search.result()
+
+
+@contextmanager
+def _plain_tensors() -> Iterator[None]:
+    """Make tensors that every thread may write to: inference mode holds in one thread only."""
+    with torch.inference_mode(False), torch.no_grad():
+        yield
+
+
+def _require_enough(num_neighbours: int, rows: int) -> None:
+    if not 1 <= num_neighbours <= rows:
         raise InputError(
-            f"{num_neighbours} neighbours were asked for, but the bank holds {len(bank)} images; "
-            f"choose between 1 and {len(bank)}."
+            f"{num_neighbours} neighbours were asked for, but the bank holds {rows} images; "
+            f"choose between 1 and {rows}."
         )
-    queries = _normalised(queries)
-    best = Neighbours(
-        queries.new_full((len(queries), num_neighbours), -torch.inf),
-        queries.new_full((len(queries), num_neighbours), -1, dtype=torch.int64),
-    )
-    for start, stop in _growing_chunks(len(bank), max(_FIRST_TILE, 2 * num_neighbours), bank_chunk):
-        keys = _normalised(bank[start:stop].to(queries.device))
-        for first in range(0, len(queries), query_chunk):
-            rows = slice(first, first + query_chunk)
-            kept = Neighbours(best.similarities[rows], best.indices[rows])
-            _fold_tile(queries[rows], keys, start, kept)
-    return _nearest_first(best)
 
 
-def _normalised(features: Tensor) -> Tensor:
-    """Rows of `features` (n, width) in float32 with length 1; a zero row stays zero."""
-    return F.normalize(features.detach().float(), dim=1)
+class _Search:
+    """The best bank rows seen so far of every query."""
+
+    def __init__(
+        self,
+        queries: Tensor,
+        num_neighbours: int,
+        distance: Distance,
+        unit: float,
+        query_chunk: int,
+    ) -> None:
+        self._distance, self._unit = distance, unit
+        self._count = len(queries)
+        self._queries = self._prepared(queries)
+        self._threads = _num_threads(self._queries.device)
+        self._chunk = _whole_blocks(min(query_chunk, -(-len(self._queries) // self._threads)))
+        self._tiles: SimpleQueue[Tensor] = SimpleQueue()
+        for _ in range(self._threads):
+            self._tiles.put(self._queries.new_empty(self._chunk * TILE_COLUMNS))
+        shape = (self._count, num_neighbours)
+        self._best = Neighbours(
+            self._queries.new_full(shape, -torch.inf),
+            self._queries.new_full(shape, -1, dtype=torch.int64),
+        )
+
+    def add(
+        self,
+        bank: Tensor,
+        offset: int,
+        bank_chunk: int,
+        progress: Callable[[int, int], None] = lambda _done, _total: None,
+    ) -> None:
+        """Search `bank` (rows, width), whose first row has the number `offset`."""
+        first = _whole_blocks(max(_FIRST_CHUNK, 2 * self._best.indices.shape[1]))
+        with _mapping(self._threads) as mapped:
+            for start, stop in _growing_chunks(len(bank), first, _whole_blocks(bank_chunk)):
+                keys = self._prepared(bank[start:stop].to(self._queries.device))
+                shift = keys.square().sum(dim=1).div_(2) if self._distance == "euclidean" else None
+                chunk = _Chunk(keys, shift, stop - start, start + offset, start == 0)
+                for _ in mapped(partial(self._compare, chunk), self._query_chunks()):
+                    pass
+                progress(stop, len(bank))
+
+    def merge_over_ranks(self, query_chunk: int) -> None:
+        """Replace the best of this rank by the best of all ranks.
+
+        The chunks are not those of the search, which follow from the threads that a rank has.
+        """
+        for first in range(0, self._count, query_chunk):
+            kept = self._rows(slice(first, first + query_chunk))
+            gathered = [all_gather(part.T.contiguous()).T for part in kept]
+            _keep(kept, _select(Neighbours(*gathered), kept.indices.shape[1]))
+
+    def result(self) -> Neighbours:
+        """All neighbours, nearest first."""
+        for rows in self._query_chunks():
+            kept = self._rows(rows)
+            _keep(kept, _nearest_first(kept))
+            if self._distance == "euclidean":
+                lengths = self._queries[rows][: len(kept.indices)].square().sum(dim=1)
+                # No distance is below zero, but a difference of large numbers may be.
+                kept.similarities.sub_(lengths[:, None] / 2).clamp_(max=0)
+        return self._best
+
+    def _prepared(self, features: Tensor) -> Tensor:
+        """Float32 rows to be multiplied, with rows of zeros after them up to whole blocks."""
+        features = features.detach()
+        prepared = features.new_zeros(
+            (_whole_blocks(len(features)), features.shape[1]), dtype=torch.float32
+        )
+        if self._distance == "euclidean":
+            torch.div(features.float(), self._unit, out=prepared[: len(features)])
+            return prepared
+        features = features.float()
+        lengths = torch.linalg.vector_norm(features, dim=1, keepdim=True).clamp_min_(1e-12)
+        torch.div(features, lengths, out=prepared[: len(features)])
+        return prepared
+
+    def _query_chunks(self) -> Iterator[slice]:
+        return (
+            slice(first, first + self._chunk) for first in range(0, len(self._queries), self._chunk)
+        )
+
+    def _rows(self, rows: slice) -> Neighbours:
+        return Neighbours(self._best.similarities[rows], self._best.indices[rows])
+
+    def _compare(self, chunk: "_Chunk", rows: slice) -> None:
+        """Fold the similarities of some queries to a chunk of the bank into their best."""
+        queries, kept = self._queries[rows], self._rows(rows)
+        candidates = _Candidates(kept, nothing_kept=chunk.is_first)
+        buffer = self._tiles.get()
+        for start in range(0, len(chunk.keys), TILE_COLUMNS):
+            keys = chunk.keys[start : start + TILE_COLUMNS]
+            tile = buffer[: len(queries) * len(keys)].view(len(queries), len(keys))
+            torch.mm(queries, keys.T, out=tile)
+            if chunk.shift is not None:
+                tile.sub_(chunk.shift[start : start + TILE_COLUMNS])
+            num_columns = min(len(keys), chunk.num_keys - start)
+            candidates.add(tile[: len(kept.indices)], num_columns, chunk.offset + start)
+        candidates.fold()
+        self._tiles.put(buffer)
+
+
+class _Chunk(NamedTuple):
+    """Consecutive rows of the bank, ready to be multiplied.
+
+    Attributes:
+        keys: (whole blocks, width), rows of zeros at the end.
+        shift: (whole blocks,) what is subtracted from the products, if anything.
+        num_keys: how many of the keys are rows of the bank.
+        offset: the number of the first of them.
+        is_first: whether nothing was searched before.
+    """
+
+    keys: Tensor
+    shift: Tensor | None
+    num_keys: int
+    offset: int
+    is_first: bool
+
+
+class _Hits(NamedTuple):
+    """Entries of a tile that passed: where they are, and where in their row's list they go."""
+
+    row: Tensor
+    position: Tensor
+    bank_row: Tensor
+    value: Tensor
+
+
+class _Candidates:
+    """What has passed the worst of the `kept` neighbours, until it is folded into them."""
+
+    def __init__(self, kept: Neighbours, *, nothing_kept: bool) -> None:
+        self._kept, self._nothing_kept = kept, nothing_kept
+        self._thresholds = kept.similarities.amin(dim=1)
+        self._hits: list[_Hits] = []
+        self._counts = torch.zeros_like(kept.indices[:, 0])
+
+    def add(self, tile: Tensor, num_columns: int, offset: int) -> None:
+        """Take what is better than the worst kept one from a (rows, columns) tile.
+
+        Strictly better: among equals the earlier bank row is already kept.
+
+        Args:
+            tile: (rows, whole blocks) similarities.
+            num_columns: how many of the columns are rows of the bank.
+            offset: the number of the first of them.
+        """
+        num_neighbours = self._kept.indices.shape[1]
+        if self._nothing_kept and num_columns >= num_neighbours:
+            self._keep_best(tile[:, :num_columns], offset)
+            return
+        tile[:, num_columns:] = -torch.inf
+        row, column, value = _above(tile, self._thresholds)
+        if not row.numel():
+            return
+        found = torch.bincount(row, minlength=len(tile))
+        before = self._counts - (found.cumsum(0) - found)
+        position = torch.arange(len(row), device=row.device) + before.index_select(0, row)
+        self._hits.append(_Hits(row, position, column + offset, value))
+        self._counts += found
+        if int(self._counts.max()) > 2 * num_neighbours:
+            self.fold()
+
+    def _keep_best(self, tile: Tensor, offset: int) -> None:
+        """Keep the best of the first tile, which has nothing to pass."""
+        columns = torch.arange(offset, offset + tile.shape[1], device=tile.device)
+        pool = Neighbours(tile, columns.expand_as(tile))
+        self._replace(_select(pool, self._kept.indices.shape[1]))
+
+    def _replace(self, found: Neighbours) -> None:
+        _keep(self._kept, found)
+        self._thresholds = self._kept.similarities.amin(dim=1)
+        self._nothing_kept = False
+
+    def fold(self) -> None:
+        """Keep the best of the kept ones and of what has passed since."""
+        if not self._hits:
+            return
+        kept = self._kept
+        num_rows, num_neighbours = kept.indices.shape
+        shape = (num_rows, num_neighbours + int(self._counts.max()))
+        pool = Neighbours(
+            kept.similarities.new_full(shape, -torch.inf), kept.indices.new_full(shape, -1)
+        )
+        pool.similarities[:, :num_neighbours] = kept.similarities
+        pool.indices[:, :num_neighbours] = kept.indices
+        for hits in self._hits:
+            place = hits.row * shape[1] + hits.position + num_neighbours
+            pool.similarities.view(-1)[place] = hits.value
+            pool.indices.view(-1)[place] = hits.bank_row
+        self._hits.clear()
+        self._counts.zero_()
+        self._replace(_select(pool, num_neighbours))
+
+
+def _num_threads(device: torch.device) -> int:
+    """How many chunks of queries are compared at a time; a GPU is busy with one."""
+    return torch.get_num_threads() if device.type == "cpu" else 1
+
+
+@contextmanager
+def _mapping(threads: int) -> Iterator[_Map]:
+    """Give a `map` that calls a function for `threads` chunks of queries at a time.
+
+    Chunks have nothing to do with each other. A thread for each is faster than all threads for one:
+    most steps of a selection are too small to be shared.
+    """
+    if threads == 1:
+        yield map
+        return
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        try:
+            yield pool.map
+        finally:
+            # What a thread sets is what threads to come begin with.
+            torch.set_num_threads(threads)
+
+
+def _whole_blocks(rows: int) -> int:
+    return -(-max(rows, 1) // _BLOCK) * _BLOCK
 
 
 def _growing_chunks(total: int, first: int, largest: int) -> Iterator[tuple[int, int]]:
     """Cut `total` rows into (start, stop) chunks that double from `first` up to `largest`.
 
-    While chunks double, each brings about num_neighbours · ln 2 rows into the best of a shuffled
-    bank, so no step has much to select from.
+    While chunks double, each brings about num_neighbours rows into the best of a shuffled bank, so
+    no step has much to select from.
     """
     start = 0
     while start < total:
@@ -93,61 +382,21 @@ def _growing_chunks(total: int, first: int, largest: int) -> Iterator[tuple[int,
         start = stop
 
 
-def _fold_tile(queries: Tensor, keys: Tensor, offset: int, kept: Neighbours) -> None:
-    """Fold the similarities of `queries` and `keys` into `kept`, in place.
-
-    Args:
-        queries: (rows, width), normalised.
-        keys: (columns, width), normalised.
-        offset: the bank row of the first key.
-        kept: the best of all bank rows before `offset`, (rows, num_neighbours) each.
-    """
-    num_neighbours = kept.indices.shape[1]
-    similarities = queries @ keys.T
-    if offset == 0:
-        columns = torch.arange(len(keys), device=keys.device).expand_as(similarities)
-        candidates = Neighbours(similarities, columns)
-    else:
-        # Strictly greater: among equals the earlier bank row is already kept.
-        row, column, value = _above(similarities, kept.similarities.amin(dim=1))
-        if row.numel() == 0:
-            return
-        candidates = _padded(row, column + offset, value, len(queries))
-    pool = Neighbours(
-        torch.cat((kept.similarities, candidates.similarities), dim=1),
-        torch.cat((kept.indices, candidates.indices), dim=1),
-    )
-    selected = _select(pool, num_neighbours)
-    kept.similarities.copy_(selected.similarities)
-    kept.indices.copy_(selected.indices)
-
-
 def _above(similarities: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The entries of (rows, columns) `similarities` above their row's threshold (rows,).
 
     Returns:
         Their row, column and value, (hits,) each, in row-major order.
     """
-    padding = -similarities.shape[1] % _GROUP
-    if padding:
-        similarities = F.pad(similarities, (0, padding), value=-torch.inf)
-    groups = similarities.view(len(similarities), -1, _GROUP)
-    row, group = (groups.amax(dim=2) > thresholds[:, None]).nonzero(as_tuple=True)
-    members = groups.view(-1, _GROUP).index_select(0, row * groups.shape[1] + group)
-    hit, lane = (members > thresholds[row, None]).nonzero(as_tuple=True)
-    return row[hit], group[hit] * _GROUP + lane, members[hit, lane]
-
-
-def _padded(row: Tensor, index: Tensor, value: Tensor, num_rows: int) -> Neighbours:
-    """Lay ragged hits (hits,), sorted by row, out as one dense row each, padded with -inf."""
-    counts = torch.bincount(row, minlength=num_rows)
-    position = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row]
-    shape = (num_rows, int(counts.max()))
-    similarities = value.new_full(shape, -torch.inf)
-    indices = index.new_full(shape, -1)
-    similarities[row, position] = value
-    indices[row, position] = index
-    return Neighbours(similarities, indices)
+    num_rows, num_columns = similarities.shape
+    groups = similarities.view(num_rows, -1, _GROUP)
+    passing = (groups.amax(dim=2) > thresholds[:, None]).view(-1).nonzero().view(-1)
+    members = groups.view(-1, _GROUP).index_select(0, passing)
+    limits = thresholds.index_select(0, passing * _GROUP // num_columns)
+    hits = (members > limits[:, None]).view(-1).nonzero().view(-1)
+    places = passing.index_select(0, hits // _GROUP) * _GROUP + hits % _GROUP
+    values = members.view(-1).index_select(0, hits)
+    return places // num_columns, places % num_columns, values
 
 
 def _select(pool: Neighbours, num_neighbours: int) -> Neighbours:
@@ -162,6 +411,11 @@ def _select(pool: Neighbours, num_neighbours: int) -> Neighbours:
         selected.similarities[tied] = ordered.similarities[:, :num_neighbours]
         selected.indices[tied] = ordered.indices[:, :num_neighbours]
     return selected
+
+
+def _keep(kept: Neighbours, found: Neighbours) -> None:
+    kept.similarities.copy_(found.similarities)
+    kept.indices.copy_(found.indices)
 
 
 def _nearest_first(found: Neighbours) -> Neighbours:

@@ -27,13 +27,13 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from imsvd.api import Split, split_features
-from imsvd.checkpoints import seed_random_state, write_atomically
+from imsvd.checkpoints import write_atomically
 from imsvd.config import Config
 from imsvd.datasets import open_source
 from imsvd.distributed import rank
-from imsvd.encoder import Encoder, describe_encoder, load
+from imsvd.encoder import load, untrained_encoder
 from imsvd.errors import InputError, Interrupted
+from imsvd.evaluating import Split, split_features
 from imsvd.evaluation import Features, KNNSettings, knn, linear_probe, usable_neighbours
 from imsvd.grid.outcome import FAILURE, CurvePoint, Outcome, data_fingerprint, write_outcome
 from imsvd.methods import build_method
@@ -76,12 +76,6 @@ def run_job(folder: Path, *, trained: bool, parallel: int, console: Console) -> 
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     write_outcome(folder, outcome)
-
-
-def untrained_encoder(config: Config) -> Encoder:
-    """Return the encoder as every method of this seed begins with it."""
-    seed_random_state(config.seed)
-    return Encoder(describe_encoder(config)).eval()
 
 
 def evaluate_split(split: Split) -> dict[str, float]:

@@ -14,10 +14,14 @@ from imsvd.config import Config
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One run of a grid: training and evaluation, or the evaluation of an untrained encoder."""
+    """One run of a grid: training and evaluation, or the evaluation of an untrained encoder.
+
+    `label` is for people: what is particular about the run. It decides nothing.
+    """
 
     config: Config
     trained: bool = True
+    label: str = ""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Job) and self.key == other.key
@@ -44,7 +48,7 @@ class Job:
         """The job in a person's words."""
         config = self.config
         what = f"{config.method.name}, lr {config.optimizer.lr:g}" if self.trained else "untrained"
-        return f"{what}, seed {config.seed}"
+        return ", ".join([what, *([self.label] if self.label else []), f"seed {config.seed}"])
 
     @property
     def epochs(self) -> int:

@@ -39,6 +39,7 @@ def build_backbone(settings: BackboneSettings) -> nn.Module:
     """Build a network mapping (batch, 3, height, width) to pooled features (batch, num_features)."""
     if not timm.is_model(settings.name):
         raise InputError(_unknown_backbone(settings.name))
+    _require_rgb(settings)
     options: dict[str, Any] = dict(settings.options)
     if _is_resnet(settings.name):
         options["zero_init_last"] = settings.zero_init_residual
@@ -53,6 +54,16 @@ def build_backbone(settings: BackboneSettings) -> nn.Module:
     if settings.stem != "native":
         _replace_stem(backbone, settings)
     return backbone
+
+
+def _require_rgb(settings: BackboneSettings) -> None:
+    """Refuse a network for another number of channels: every image is read as RGB."""
+    channels = settings.options.get("in_chans", 3)
+    if channels != 3:
+        raise InputError(
+            f"backbone.options.in_chans={channels!r} is not possible: images are read as RGB, grey "
+            "ones too; leave it out."
+        )
 
 
 def feature_width(backbone: nn.Module) -> int:

@@ -31,6 +31,7 @@ from imsvd.checkpoints import (
 )
 from imsvd.datasets import BadImage, Quarantine
 from imsvd.distributed import any_rank, barrier, gather_lists, mean_over_ranks
+from imsvd.encoder import encoder_details
 from imsvd.errors import InputError, Interrupted
 from imsvd.evaluation import append_result, chance, read_results
 from imsvd.progress import progress_bar
@@ -78,7 +79,8 @@ def evaluate_by_training(
         console.print(f"Already evaluated: {escape(str(folder))}", highlight=False, soft_wrap=True)
     metrics = training.metrics()
     if fabric.is_global_zero and folder.name not in _recorded(run):
-        details = training.details() | {
+        details = training.details() | encoder_details(evaluation.encoder)
+        details |= {
             "train_images": len(splits.train),
             "chance": chance(splits.test_labels),
             "evaluation": folder.name,

@@ -1,0 +1,289 @@
+"""The evaluations that train no network, as functions, and Mask R-CNN's, which does.
+
+Those that train a classifier are in training/protocols.py. `run` is a run folder or a backbone such
+as "timm:resnet50"; results are appended to results.jsonl and returned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from rich.console import Console
+
+from imsvd.config import ComputeSettings, Config, override_group, parse_settings
+from imsvd.datasets import ImageSource, Subset, open_source
+from imsvd.datasets.voc import open_voc
+from imsvd.detection import open_coco, resolve_settings, run_coco
+from imsvd.detection.settings import automatic_scale, protocol_name
+from imsvd.distributed import (
+    all_gather_rows,
+    barrier,
+    gather_lists,
+    own_slice,
+    rank,
+    world_size,
+)
+from imsvd.encoder import Encoder, encoder_details, open_encoder, results_folder
+from imsvd.errors import InputError
+from imsvd.evaluation import (
+    Features,
+    KNNSettings,
+    append_result,
+    chance,
+    extract_features,
+    knn_of_shares,
+    linear_probe,
+    usable_neighbours,
+)
+from imsvd.evaluation.svm import SVMSettings
+from imsvd.evaluation.voc07 import run_voc07
+from imsvd.progress import progress_bar
+from imsvd.settings import Settings
+from imsvd.training.hardware import launch
+
+BATCH_SIZE = 256
+"""Images encoded at a time."""
+
+
+class Split(NamedTuple):
+    """Features of the images that answer and of those that ask."""
+
+    train: Features
+    test: Features
+
+
+class _Computing(Settings):
+    """What `--set` changes of an evaluation that has options for everything else."""
+
+    compute: ComputeSettings = ComputeSettings()
+
+
+def evaluate_knn(
+    run: str | Path,
+    data: str | Path,
+    *,
+    neighbours: Sequence[int] = (20, 200),
+    temperature: float = 0.07,
+    distance: str = "cosine",
+    settings: Sequence[str] = (),
+    console: Console | None = None,
+) -> dict[str, float]:
+    """Classify the test split of `data` by the nearest training images; append to results.jsonl.
+
+    Under torchrun, or with several devices, every process encodes and holds its share of the
+    images, and all return what one process would.
+
+    Args:
+        run: a run folder, or a backbone such as "timm:resnet50", see `open_encoder`.
+        data: labelled images with a test split.
+        neighbours: the values of k; those beyond the number of training images are left out.
+        temperature: how fast a neighbour's vote falls with its distance.
+        distance: "cosine" or "euclidean"; the weights are in `evaluation.knn`.
+        settings: overrides such as "compute.devices=2".
+        console: where to show progress.
+    """
+    wanted = parse_settings(
+        KNNSettings,
+        {"neighbours": tuple(neighbours), "temperature": temperature, "distance": distance},
+    )
+    computing = override_group(_Computing(), settings, owner="kNN", example="compute.devices=2")
+    encoder = open_encoder(run)
+    fabric = launch(Config(compute=computing.compute))
+    if console is None or not fabric.is_global_zero:
+        console = Console(quiet=True)
+    split = shares_of_features(encoder, data, fabric.device, console)
+    with progress_bar(console) as bar:
+        task = bar.add_task("neighbours", total=len(split.train.features))
+        metrics = knn_of_shares(
+            *split, wanted, fabric.device, lambda done, _: bar.update(task, completed=done)
+        )
+    details = _details_of_shares(split, wanted, fabric.device) | encoder_details(encoder)
+    if fabric.is_global_zero:
+        append_result(results_folder(run), "knn", metrics, data=str(data), details=details)
+    barrier()
+    return metrics
+
+
+def evaluate_linear_probe(
+    run: str | Path, data: str | Path, *, console: Console | None = None
+) -> dict[str, float]:
+    """Fit a linear classifier on cached features (quick, unaugmented); append to results.jsonl.
+
+    `run` may also be a backbone such as "timm:resnet50", see `open_encoder`.
+    """
+    encoder = open_encoder(run)
+    split = split_features(encoder, data, console or Console(quiet=True))
+    metrics = linear_probe(
+        split.train.features, _labels(split.train), split.test.features, _labels(split.test)
+    )
+    details = _details(split, {}) | encoder_details(encoder)
+    append_result(results_folder(run), "linear-probe", metrics, data=str(data), details=details)
+    return metrics
+
+
+def evaluate_voc07(
+    run: str | Path,
+    data: str | Path,
+    *,
+    jobs: int | None = None,
+    console: Console | None = None,
+) -> dict[str, float]:
+    """Classify Pascal VOC 2007 with a linear SVM per class; append to results.jsonl.
+
+    Args:
+        run: a run folder, or a backbone such as "timm:resnet50".
+        data: the folder VOC's archives were unpacked in.
+        jobs: processes; by default one for every processor.
+        console: where to show progress.
+    """
+    opened = open_voc(data)
+    encoder = open_encoder(run)
+    metrics, details = run_voc07(
+        encoder, opened, console or Console(quiet=True), SVMSettings(jobs=jobs)
+    )
+    details |= encoder_details(encoder)
+    append_result(results_folder(run), "voc07", metrics, data=str(data), details=details)
+    return metrics
+
+
+def evaluate_coco(
+    run: str | Path,
+    data: str | Path,
+    *,
+    scale: str | None = None,
+    iterations: int | None = None,
+    settings: Sequence[str] = (),
+    console: Console | None = None,
+) -> dict[str, float]:
+    """Train Mask R-CNN C4 on COCO, measure AP of boxes and masks; append to results.jsonl.
+
+    Repeating an interrupted call goes on where it was.
+
+    Args:
+        run: a run folder, or a backbone such as "timm:resnet50".
+        data: a folder in COCO's layout.
+        scale: "full" (the paper's 1× schedule) or "small"; by default full where there is a GPU.
+        iterations: instead of the scale's; warm-up and decay shrink with it.
+        settings: overrides such as "lr=0.02".
+        console: where to show progress.
+    """
+    chosen = resolve_settings(scale or automatic_scale(), iterations, settings)
+    opened = open_coco(data)
+    folder, encoder = results_folder(run), open_encoder(run)
+    metrics, details = run_coco(
+        encoder, opened, folder / "coco", chosen, console or Console(quiet=True)
+    )
+    details |= encoder_details(encoder)
+    if rank() == 0:
+        append_result(folder, protocol_name(chosen), metrics, data=str(data), details=details)
+    return metrics
+
+
+def split_features(encoder: Encoder, data: str | Path, console: Console) -> Split:
+    """Extract the features of both splits of `data`."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    encoder = encoder.to(device)
+    extracted = []
+    for name in ("train", "test"):
+        source = _labelled_source(data, name)
+        extracted.append(_extract(encoder, source, name, device, console))
+        _say_skipped(len(extracted[-1].skipped), name, console)
+    return Split(*extracted)
+
+
+def shares_of_features(
+    encoder: Encoder, data: str | Path, device: torch.device, console: Console
+) -> Split:
+    """Extract the features of this rank's share of both splits of `data`; every rank must call this.
+
+    Shares are runs of whole batches: each batch is computed as it would be by a single process.
+    """
+    encoder = encoder.to(device)
+    extracted = []
+    for name in ("train", "test"):
+        share = _own_batches(_labelled_source(data, name))
+        problems = []
+        try:
+            part = _extract(encoder, share, name, device, console) if len(share) else None
+        except InputError as error:
+            problems, part = [str(error)], None
+        # Refused by all ranks together, so that none waits for one that has given up.
+        if problems := gather_lists(problems):
+            raise InputError(problems[0])
+        empty = torch.empty(0, encoder.num_features)
+        extracted.append(part or Features(empty, share.labels, share.attributes))
+        _say_skipped(_over_ranks(len(extracted[-1].skipped)), name, console)
+    return Split(*extracted)
+
+
+def _labelled_source(data: str | Path, name: str) -> ImageSource:
+    source = open_source(data, "train" if name == "train" else "test")
+    if source.labels is None:
+        raise InputError(f"{data} has no labels in its {name} split; use one sub-folder per class.")
+    return source
+
+
+def _own_batches(source: ImageSource) -> ImageSource:
+    if world_size() == 1:
+        return source
+    own = own_slice(math.ceil(len(source) / BATCH_SIZE))
+    rows = range(own.start * BATCH_SIZE, min(own.stop * BATCH_SIZE, len(source)))
+    return Subset(source, rows)
+
+
+def _over_ranks(count: int) -> int:
+    return sum(gather_lists([count]))
+
+
+def _say_skipped(count: int, name: str, console: Console) -> None:
+    if count:
+        console.print(f"[yellow]{count} unreadable images of {name} were left out.[/yellow]")
+
+
+def _extract(
+    encoder: Encoder, source: ImageSource, name: str, device: torch.device, console: Console
+) -> Features:
+    description = encoder.description
+    with progress_bar(console) as bar:
+        task = bar.add_task(f"features of {name}", total=len(source))
+        return extract_features(
+            encoder.backbone,
+            source,
+            size=description.size,
+            mean=description.mean,
+            std=description.std,
+            device=device,
+            batch_size=BATCH_SIZE,
+            progress=lambda done, _: bar.update(task, completed=done),
+        )
+
+
+def _labels(features: Features) -> torch.Tensor:
+    assert features.labels is not None
+    return features.labels
+
+
+def _details(split: Split, settings: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "train_images": len(split.train.features),
+        "test_images": len(split.test.features),
+        "skipped": len(split.train.skipped) + len(split.test.skipped),
+        "chance": chance(_labels(split.test)),
+        "settings": settings,
+    }
+
+
+def _details_of_shares(split: Split, settings: KNNSettings, device: torch.device) -> dict[str, Any]:
+    train_images = _over_ranks(len(split.train.features))
+    truth = all_gather_rows(_labels(split.test).to(device)).cpu()
+    return {
+        "train_images": train_images,
+        "test_images": len(truth),
+        "skipped": _over_ranks(len(split.train.skipped) + len(split.test.skipped)),
+        "chance": chance(truth),
+        "settings": usable_neighbours(settings, train_images).model_dump(mode="json"),
+    }
