@@ -35,6 +35,7 @@ from imsvd.training.loading import build_batches
 from imsvd.training.metrics import EpochMetrics, MetricsLog
 from imsvd.training.online import OnlineKNN
 from imsvd.training.optimizers import build_optimizer, learning_rate, set_learning_rate
+from imsvd.training.processor import use_processor_well
 
 
 def train(config: Config, run: RunFolder, console: Console) -> None:
@@ -88,6 +89,8 @@ class Trainer:
         method = build_method(config.method, build_backbone(config.backbone), len(source))
         check_view_sizes(method, config)
         self.method = prepare(method, fabric)
+        if fabric.device.type == "cpu":
+            use_processor_well(self.method)
         self.model, self.optimizer = fabric.setup(self.method, build_optimizer(self.method, config))
         self.metrics = EpochMetrics()
         self.online = (

@@ -29,7 +29,6 @@ Levels = npt.NDArray[Any]
 """uint8 or float32, 0 to 255."""
 
 _RED, _GREEN, _BLUE = 0.2989, 0.587, 0.114
-_LUMA, _IDENTITY = np.array([_RED, _GREEN, _BLUE]), np.eye(3)
 _DEGREES = 360.0
 # torchvision drops fractions of a level, OpenCV rounds them.
 _DROPPED = 0.5
@@ -102,10 +101,14 @@ class Blend(NamedTuple):
 
     def apply(self, view: Pixels) -> Pixels:
         """Map a (size, size, 3) view, clipping to the scale."""
-        matrix = np.empty((3, 4))
-        matrix[:, :3] = self.grey * _LUMA + self.image * _IDENTITY
-        matrix[:, 3] = self.offset
-        return cv2.transform(view, matrix)  # type: ignore[return-value]
+        red, green, blue = self.grey * _RED, self.grey * _GREEN, self.grey * _BLUE
+        image, offset = self.image, self.offset
+        matrix = (
+            (red + image, green, blue, offset),
+            (red, green + image, blue, offset),
+            (red, green, blue + image, offset),
+        )
+        return cv2.transform(view, np.array(matrix))  # type: ignore[return-value]
 
 
 def shift_hue(view: Pixels, turns: float) -> Pixels:
