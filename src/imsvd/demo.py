@@ -10,12 +10,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from imsvd.api import Split, split_features
-from imsvd.config import Config, override
+from imsvd.config import override
 from imsvd.datasets import ImageSource, open_source
 from imsvd.distributed import rank
-from imsvd.encoder import Encoder, describe_encoder, load
+from imsvd.encoder import Encoder, load, untrained_encoder
+from imsvd.evaluating import Split, split_features
 from imsvd.evaluation import KNNSettings, append_result, chance, knn_attributes
+from imsvd.explanations import explain, report_path
 from imsvd.figures import draw_demo
 from imsvd.recipes import recipe
 from imsvd.runs import RunFolder
@@ -24,10 +25,12 @@ from imsvd.training import train
 GALLERY_UNITS = 5
 GALLERY_IMAGES = 16
 NEIGHBOURS = 20
+EXPLAINED = "shapes:512"
+"""The images of the report: few, so that it is there in seconds."""
 
 
 def run_demo(out: Path, console: Console, settings: list[str]) -> None:
-    """Train on `shapes`, compare with the untrained encoder and with chance, and draw a page."""
+    """Train on `shapes`, compare with the untrained encoder and with chance, draw and explain."""
     config = override(recipe("shapes"), settings)
     console.print(
         f"Training IMSVD on {len(open_source(config.data.source)):,} drawn images; nobody tells it "
@@ -58,16 +61,14 @@ def run_demo(out: Path, console: Console, settings: list[str]) -> None:
     )
     galleries = unit_galleries(encoder, open_source(data, "test"))
     picture = draw_demo(run.metrics(), accuracies, galleries, out / "demo.png")
+    console.print(f"What do its variables see? Looking at {EXPLAINED}.", highlight=False)
+    explain(out, EXPLAINED, console=console)
     console.print(
-        f"Picture: {picture}   Encoder: {run.encoder_weights}   Next: imsvd pretrain YOUR_FOLDER --out runs/mine",
+        f"Picture: {picture}   Report: {report_path(out)}   Encoder: {run.encoder_weights}",
         highlight=False,
+        soft_wrap=True,
     )
-
-
-def untrained_encoder(config: Config) -> Encoder:
-    """Return the encoder as it was before training."""
-    torch.manual_seed(config.seed)
-    return Encoder(describe_encoder(config)).eval()
+    console.print("Next: imsvd pretrain YOUR_FOLDER --out runs/mine", highlight=False)
 
 
 def attribute_accuracies(split: Split) -> dict[str, float]:
@@ -105,7 +106,7 @@ def unit_galleries(encoder: Encoder, source: ImageSource) -> dict[str, list[np.n
     ]
     for unit in sorted(best, key=lambda unit: -float(sureness[unit]))[:GALLERY_UNITS]:
         variable = int(np.searchsorted(starts, unit, side="right")) - 1
-        title = f"variable {variable + 1}, unit {unit - int(starts[variable]) + 1}"
+        title = f"variable {variable}, unit {unit - int(starts[variable])}"
         galleries[title] = [
             images[int(index)].permute(1, 2, 0).numpy() for index in strongest.indices[:, unit]
         ]

@@ -38,7 +38,13 @@ def read(run: Path, name: str) -> dict[str, Any]:
 def test_everything_is_written(explained: Path) -> None:
     folder = explained / "explanations"
     expected = {name for part in PARTS.values() for name in part.files}
-    expected |= {"summary.json", "meaning.png", "galleries", "encodings.safetensors"}
+    expected |= {
+        "summary.json",
+        "report.html",
+        "meaning.png",
+        "galleries",
+        "encodings.safetensors",
+    }
     assert {path.name for path in folder.iterdir()} == expected
     assert {path.name for path in (folder / "galleries").iterdir()} == {
         f"variable-00{number}.jpg" for number in range(4)

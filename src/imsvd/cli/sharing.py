@@ -97,6 +97,7 @@ def explain(
     if (table := explanations.properties_table(summary)) is not None:
         console.print(table)
     console.print(f"Results: {run / 'explanations'}", highlight=False, soft_wrap=True)
+    console.print(f"Report: {explanations.report_path(run)}", highlight=False, soft_wrap=True)
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 from imsvd.explanations.activation import grad_cam
 from imsvd.explanations.joint import JointMatrix, mutual_information
-from imsvd.explanations.run_parts import PARTS, explain, properties_table
+from imsvd.explanations.run_parts import PARTS, explain, properties_table, report_path
 from imsvd.explanations.top_images import TopImages
 
 __all__ = [
@@ -13,4 +13,5 @@ __all__ = [
     "grad_cam",
     "mutual_information",
     "properties_table",
+    "report_path",
 ]

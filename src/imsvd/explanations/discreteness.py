@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from imsvd.explanations.encodings import Encodings
-from imsvd.explanations.subject import evenly_spaced
+from imsvd.explanations.subject import Progress, evenly_spaced
 from imsvd.information import dead_units
 
 OVERUSED = 3.0
@@ -49,7 +49,9 @@ def entropy_bits(counts: NDArray[np.integer[Any]]) -> float:
     return float(-(shares * np.log2(shares)).sum() + (len(occupied) - 1) / (2 * total * np.log(2)))
 
 
-def code_entropy(codes: Codes, units: tuple[int, ...]) -> CodeEntropy:
+def code_entropy(
+    codes: Codes, units: tuple[int, ...], progress: Progress | None = None
+) -> CodeEntropy:
     """Bracket the entropy of codes (n, M)."""
     # A row as one opaque value: sorting those is many times faster than sorting rows.
     whole = np.ascontiguousarray(codes).view(np.dtype((np.void, codes.dtype.itemsize * len(units))))
@@ -60,7 +62,7 @@ def code_entropy(codes: Codes, units: tuple[int, ...]) -> CodeEntropy:
         entropy_bits(np.bincount(sample[:, m], minlength=size)) for m, size in enumerate(units)
     ]
     lower = float(-(shares * np.log2(shares)).sum())
-    tree = spanning_tree_weight(pairwise_bits(sample, units, single))
+    tree = spanning_tree_weight(pairwise_bits(sample, units, single, progress))
     capacity = float(np.log2(units).sum())
     return CodeEntropy(
         capacity,
@@ -71,7 +73,9 @@ def code_entropy(codes: Codes, units: tuple[int, ...]) -> CodeEntropy:
     )
 
 
-def pairwise_bits(codes: Codes, units: tuple[int, ...], single: list[float]) -> NDArray[np.float64]:
+def pairwise_bits(
+    codes: Codes, units: tuple[int, ...], single: list[float], progress: Progress | None = None
+) -> NDArray[np.float64]:
     """Mutual information in bits of every two variables, (M, M); 0 where correction leaves nothing."""
     shared = np.zeros((len(units), len(units)))
     columns = np.ascontiguousarray(codes.T).astype(np.int64)
@@ -79,6 +83,9 @@ def pairwise_bits(codes: Codes, units: tuple[int, ...], single: list[float]) -> 
         for b in range(a + 1, len(units)):
             cells = np.bincount(columns[a] * units[b] + columns[b], minlength=units[a] * units[b])
             shared[a, b] = shared[b, a] = max(0.0, single[a] + single[b] - entropy_bits(cells))
+        if progress is not None:
+            # The first variables have most pairs left, so pairs are told, not variables.
+            progress((a + 1) * (2 * len(units) - a - 2) // 2, len(units) * (len(units) - 1) // 2)
     return shared
 
 
@@ -96,10 +103,12 @@ def spanning_tree_weight(weights: NDArray[np.float64]) -> float:
     return total
 
 
-def discreteness(encodings: Encodings, units: tuple[int, ...]) -> dict[str, Any]:
+def discreteness(
+    encodings: Encodings, units: tuple[int, ...], progress: Progress | None = None
+) -> dict[str, Any]:
     """Everything about discreteness as one JSON-ready record."""
     total = encodings.codes.size
-    entropy = code_entropy(encodings.codes, units)
+    entropy = code_entropy(encodings.codes, units, progress)
     shares = encodings.marginals * np.repeat(units, units)
     dead = int(dead_units(torch.from_numpy(encodings.marginals), units))
     return {

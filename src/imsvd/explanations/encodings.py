@@ -7,6 +7,7 @@ sums over all images, the best images of every unit, and the features of a sampl
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,11 +23,13 @@ from imsvd.datasets import Subset
 from imsvd.encoder import Encoder
 from imsvd.errors import InputError
 from imsvd.evaluation import extract_features
+from imsvd.explanations.partial_pass import PartialPass
 from imsvd.explanations.subject import Progress, Subject, evenly_spaced
 from imsvd.explanations.top_images import TopImages
 from imsvd.information import codes, max_probabilities, soft_discretise
 
 FILE_NAME = "encodings.safetensors"
+PARTIAL_NAME = "encodings.partial.npz"
 HISTOGRAM_BINS = 100
 THRESHOLDS = (0.9, 0.99)
 """Above these a sub-vector counts as one-hot in the paper."""
@@ -36,6 +39,7 @@ FEATURE_IMAGES = 20_000
 """Most images whose features are kept."""
 
 _CHUNK = 1024
+_BATCH = 128
 
 
 class Encodings(NamedTuple):
@@ -66,16 +70,18 @@ class Encodings(NamedTuple):
 def encode(subject: Subject, progress: Progress | None = None) -> Encodings:
     """Return the encodings of all images, from the file of an earlier pass where there is one."""
     path = subject.folder / FILE_NAME
-    existing = _read(path, subject.key)
+    existing = read_encodings(path, subject.key)
     if existing is not None:
         return existing
-    made = _Pass(subject).run(progress)
+    saved = PartialPass(subject.folder / PARTIAL_NAME, subject.key)
+    made = _Pass(subject, saved).run(progress)
     arrays = {name: np.ascontiguousarray(value) for name, value in made._asdict().items()}
     write_atomically(path, save(arrays, metadata={"key": subject.key}))
+    saved.remove()
     return made
 
 
-def _read(path: Path, key: str) -> Encodings | None:
+def read_encodings(path: Path, key: str) -> Encodings | None:
     """The encodings in a file, unless it is missing, damaged or of other data."""
     try:
         with safe_open(path, "numpy") as file:
@@ -100,10 +106,11 @@ class _Columns(nn.Module):
 
 
 class _Pass:
-    """Folds chunk after chunk of images into the encodings."""
+    """Folds chunk after chunk of images into the encodings, going on from what was `saved`."""
 
-    def __init__(self, subject: Subject) -> None:
+    def __init__(self, subject: Subject, saved: PartialPass) -> None:
         self.subject = subject
+        self.saved = saved
         total, units = len(subject.source), subject.units
         dtype = np.uint8 if max(units) <= 256 else np.uint16
         self.codes = np.empty((total, len(units)), dtype=dtype)
@@ -119,11 +126,13 @@ class _Pass:
 
     def run(self, progress: Progress | None) -> Encodings:
         """Read and encode everything."""
-        for indices, columns, done in self._chunks():
+        before = self._restore()
+        if progress is not None:
+            progress(before, len(self.subject.source))
+        for indices, columns, done in self._chunks(before, progress):
             if indices:
                 self._fold(indices, columns)
-            if progress is not None:
-                progress(done, len(self.subject.source))
+            self.saved.save_when_due(partial(self._state, done))
         count = len(self.images)
         if not count:
             raise InputError(
@@ -140,17 +149,57 @@ class _Pass:
             top.images.numpy(),
             top.scores.numpy(),
             np.array(self.feature_rows, dtype=np.int64),
-            np.concatenate(self.features)
-            if self.features
-            else np.empty((0, self.subject.encoder.num_features), dtype=np.float16),
+            self._joined_features(),
         )
 
-    def _chunks(self) -> Iterator[tuple[list[int], Tensor, int]]:
-        """Positions, columns and how many images have been met, chunk by chunk."""
+    def _joined_features(self) -> NDArray[np.float16]:
+        nothing = np.empty((0, self.subject.encoder.num_features), dtype=np.float16)
+        return np.concatenate([nothing, *self.features])
+
+    def _state(self, done: int) -> dict[str, NDArray[Any]]:
+        count = len(self.images)
+        return {
+            "done": np.array(done),
+            "images": np.array(self.images, dtype=np.int64),
+            "codes": self.codes[:count],
+            "confidence": self.confidence[:count],
+            "sums": self.sums.numpy(),
+            "histogram": self.histogram.numpy(),
+            "above": self.above,
+            "top": self.top.keys.numpy(),
+            "feature_rows": np.array(self.feature_rows, dtype=np.int64),
+            "features": self._joined_features(),
+        }
+
+    def _restore(self) -> int:
+        """Take over what was saved, and return how many images it covers."""
+        state = self.saved.read()
+        if state is None:
+            return 0
+        self.images = state["images"].tolist()
+        self.codes[: len(self.images)] = state["codes"]
+        self.confidence[: len(self.images)] = state["confidence"]
+        self.sums = torch.from_numpy(state["sums"])
+        self.histogram = torch.from_numpy(state["histogram"])
+        self.above = state["above"]
+        self.top.restore(torch.from_numpy(state["top"]))
+        self.feature_rows = state["feature_rows"].tolist()
+        self.features = [state["features"]]
+        return int(state["done"])
+
+    def _chunks(
+        self, first: int, progress: Progress | None
+    ) -> Iterator[tuple[list[int], Tensor, int]]:
+        """Positions, columns and how many images have been met, chunk by chunk from `first` on."""
         source, described = self.subject.source, self.subject.encoder.description
         columns = _Columns(self.subject.encoder)
-        for start in range(0, len(source), _CHUNK):
+        for start in range(first, len(source), _CHUNK):
             chunk = range(start, min(start + _CHUNK, len(source)))
+
+            def tell(done: int, _: int, start: int = start) -> None:
+                if progress is not None:
+                    progress(start + done, len(source))
+
             try:
                 encoded = extract_features(
                     columns,
@@ -159,6 +208,8 @@ class _Pass:
                     mean=described.mean,
                     std=described.std,
                     device=self.subject.device,
+                    batch_size=_BATCH,
+                    progress=tell,
                 )
             except InputError:  # nothing in this chunk can be read; the others may be well
                 yield [], torch.empty(0), chunk.stop

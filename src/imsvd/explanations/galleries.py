@@ -63,18 +63,25 @@ def _top(subject: Subject, encodings: Encodings, place: int) -> list[dict[str, A
 def draw_sheets(subject: Subject, listing: dict[str, Any], progress: Progress | None) -> list[Path]:
     """Draw the contact sheet of every variable and return their files."""
     written = []
+    done, total = 0, sum(len(variable["units"]) for variable in listing["variables"])
     for variable in listing["variables"]:
+
+        def tell(drawn: int, _: int, done: int = done) -> None:
+            if progress is not None:
+                progress(done + drawn, total)
+
         path = subject.folder / variable["sheet"]
         content = io.BytesIO()
-        draw_sheet(subject, variable).save(content, "JPEG", quality=90)
+        draw_sheet(subject, variable, tell).save(content, "JPEG", quality=90)
         write_atomically(path, content.getvalue())
         written.append(path)
-        if progress is not None:
-            progress(len(written), len(listing["variables"]))
+        done += len(variable["units"])
     return written
 
 
-def draw_sheet(subject: Subject, variable: dict[str, Any]) -> Image.Image:
+def draw_sheet(
+    subject: Subject, variable: dict[str, Any], progress: Progress | None = None
+) -> Image.Image:
     """One row of thumbnails per unit, the best image first."""
     side = max(48, min(96, subject.encoder.description.size))
     rows = min(len(variable["units"]), _LONGEST_COLUMN)
@@ -92,6 +99,8 @@ def draw_sheet(subject: Subject, variable: dict[str, Any]) -> Image.Image:
         top = _TITLE + number % rows * (side + _MARGIN)
         _label(draw, (left, top), unit)
         _thumbnails(sheet, (left + _LABEL, top), subject, [item["index"] for item in unit["top"]])
+        if progress is not None:
+            progress(number + 1, len(variable["units"]))
     return sheet
 
 

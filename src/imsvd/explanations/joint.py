@@ -13,10 +13,12 @@ weighs the same whatever the batches. Logarithms are natural.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from imsvd.errors import InputError
@@ -25,6 +27,9 @@ from imsvd.information import max_probabilities, surprise, variable_sums
 
 MAX_DOUBLE_WIDTH = 8192
 """Widest embedding whose sums are kept in float64 (half a GiB); wider ones in float32."""
+
+KEPT_WIDTH = 1024
+"""Most units of the leading variables whose part of the matrix is kept in a file (4 MiB)."""
 
 Verdict = Literal["holds", "partly", "does not hold"]
 
@@ -65,6 +70,22 @@ class JointMatrix:
             raise InputError("a joint matrix needs at least one readable image.")
         return self._sums[start:stop].cpu().double() / self.count
 
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Everything that has been added up, for `restore`."""
+        return {
+            "sums": self._sums.cpu().numpy(),
+            "count": np.array(self.count),
+            "agreement": np.array(self._agreement),
+            "one_hot": np.array(self._one_hot),
+        }
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `state` gave."""
+        self._sums.copy_(torch.from_numpy(state["sums"]))
+        self.count = int(state["count"])
+        self._agreement = float(state["agreement"])
+        self._one_hot = int(state["one_hot"])
+
     def leading(self, num_variables: int) -> Tensor:
         """P^c of the first variables among themselves."""
         width = sum(self.units[:num_variables])
@@ -95,6 +116,13 @@ def mutual_information(joint: JointMatrix) -> Tensor:
         for start, size in zip(unit_starts(joint.units), joint.units, strict=True)
     ]
     return first[:, None] + second[None, :] - torch.stack(together)
+
+
+def leading_variables(units: Sequence[int], width: int = KEPT_WIDTH) -> int:
+    """How many of the first variables have at most `width` units together."""
+    return sum(
+        start + size <= width for start, size in zip(unit_starts(tuple(units)), units, strict=True)
+    )
 
 
 class Deviations(NamedTuple):

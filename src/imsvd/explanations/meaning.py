@@ -76,12 +76,16 @@ def _entropy(shares: NDArray[np.float64]) -> float:
     return float(-(occupied * np.log(occupied)).sum())
 
 
-def shuffled_baseline(codes: Codes, values: NDArray[np.int64], seed: int = 0) -> float:
+def shuffled_baseline(
+    codes: Codes, values: NDArray[np.int64], seed: int = 0, progress: Progress | None = None
+) -> float:
     """The best variable's NMI with shuffled values, averaged over `SHUFFLES` shuffles."""
     random = np.random.default_rng(seed)
-    best = [
-        normalised_information(codes, random.permutation(values)).max() for _ in range(SHUFFLES)
-    ]
+    best = []
+    for number in range(SHUFFLES):
+        best.append(normalised_information(codes, random.permutation(values)).max())
+        if progress is not None:
+            progress(number + 1, SHUFFLES)
     return float(np.mean(best))
 
 
@@ -90,10 +94,16 @@ def meaning(
 ) -> dict[str, Any]:
     """Everything known about what variables mean, as one JSON-ready record."""
     records = {}
-    for number, (name, attribute) in enumerate(attributes.items(), start=1):
-        records[name] = _describe(encodings.codes, attribute)
-        if progress is not None:
-            progress(number, len(attributes))
+    # What is counted are shuffles: they take most of the time, and there may be one attribute only.
+    total = SHUFFLES * len(attributes)
+    for number, (name, attribute) in enumerate(attributes.items()):
+
+        def tell(done: int, _: int, number: int = number) -> None:
+            if progress is not None:
+                progress(SHUFFLES * number + done, total)
+
+        tell(0, SHUFFLES)
+        records[name] = _describe(encodings.codes, attribute, tell)
     best = [max(record["nmi"]) for record in records.values()]
     recovered = [name for name, record in records.items() if record["recovered"]]
     return {
@@ -107,11 +117,11 @@ def meaning(
     }
 
 
-def _describe(codes: Codes, attribute: Attribute) -> dict[str, Any]:
+def _describe(codes: Codes, attribute: Attribute, progress: Progress) -> dict[str, Any]:
     known = attribute.values >= 0
     codes, values = codes[known], attribute.values[known]
     information = normalised_information(codes, values)
-    baseline = shuffled_baseline(codes, values)
+    baseline = shuffled_baseline(codes, values, progress=progress)
     order = np.argsort(-information, kind="stable")
     # The tree is tested on every second image, which must not choose its variables either.
     learned = np.argsort(-normalised_information(codes[::2], values[::2]), kind="stable")

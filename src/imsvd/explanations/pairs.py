@@ -33,7 +33,7 @@ class Pairs(NamedTuple):
 def view_pairs(
     subject: Subject,
     indices: Sequence[int] | None = None,
-    batch_size: int = 256,
+    batch_size: int = 128,
     progress: Progress | None = None,
 ) -> Iterator[Pairs]:
     """Yield the pairs of the images at `indices`, or of all; batches without an image are passed over."""

@@ -22,12 +22,14 @@ from imsvd.explanations.galleries import draw_sheets, gallery_listing
 from imsvd.explanations.joint import (
     JointMatrix,
     deviations,
+    leading_variables,
     most_dependent,
     mutual_information,
     theorem_properties,
 )
 from imsvd.explanations.meaning import known_attributes, meaning
 from imsvd.explanations.pairs import Pairs, view_pairs
+from imsvd.explanations.partial_pass import PartialPass
 from imsvd.explanations.pictures import PairPicture, UnitMaps
 from imsvd.explanations.retrieval import retrieval
 from imsvd.explanations.subject import (
@@ -40,6 +42,7 @@ from imsvd.explanations.subject import (
 )
 from imsvd.information import split_variables
 
+JOINT_PARTIAL = "joint.partial.npz"
 JOINT_VARIABLES = 5
 EMBEDDING_VARIABLES = 10
 EMBEDDING_IMAGES = 3
@@ -53,21 +56,43 @@ def _write_json(subject: Subject, name: str, record: dict[str, Any]) -> None:
     write_atomically(subject.folder / name, content.encode())
 
 
+def _write_array(subject: Subject, name: str, values: Tensor) -> None:
+    array = io.BytesIO()
+    np.save(array, values.float().numpy())
+    write_atomically(subject.folder / name, array.getvalue())
+
+
 @torch.no_grad()
-def measure_joint(subject: Subject, progress: Progress | None = None) -> JointMatrix:
-    """The joint matrix of two augmented views of every image."""
+def measure_joint(
+    subject: Subject, progress: Progress | None = None, saved: PartialPass | None = None
+) -> JointMatrix:
+    """The joint matrix of two augmented views of every image, going on from what was `saved`."""
     joint = JointMatrix(subject.units, device=subject.device)
-    for pairs in view_pairs(subject, progress=progress):
+    before, total = 0, len(subject.source)
+    if saved is not None and (state := saved.read()) is not None:
+        joint.restore(state)
+        before = int(state["done"])
+
+    def tell(done: int, _: int) -> None:
+        if saved is not None:
+            saved.save_when_due(lambda: {**joint.state(), "done": np.array(before + done)})
+        if progress is not None:
+            progress(before + done, total)
+
+    if progress is not None:
+        progress(before, total)
+    for pairs in view_pairs(subject, range(before, total), progress=tell):
         first, second = (view_probabilities(subject.encoder, view) for view in pairs[:2])
         joint.add(first, second)
     if not joint.count:
-        raise InputError(f"none of the {len(subject.source):,} images can be read; give others.")
+        raise InputError(f"none of the {total:,} images can be read; give others.")
     return joint
 
 
 def explain_joint(subject: Subject, progress: Progress) -> dict[str, Any]:
     """Joint matrix, mutual information, and the theorem's five properties."""
-    joint = measure_joint(subject, progress)
+    saved = PartialPass(subject.folder / JOINT_PARTIAL, subject.key)
+    joint = measure_joint(subject, progress, saved)
     information = mutual_information(joint)
     distance = deviations(joint)
     properties = theorem_properties(joint, information, distance)
@@ -81,9 +106,9 @@ def explain_joint(subject: Subject, progress: Progress) -> dict[str, Any]:
     )
     path = subject.folder / "mutual_information.png"
     pictures.draw_mutual_information(information.numpy(), floor, path)
-    array = io.BytesIO()
-    np.save(array, information.float().numpy())
-    write_atomically(subject.folder / "mutual_information.npy", array.getvalue())
+    kept = joint.leading(leading_variables(subject.units))
+    _write_array(subject, "joint_matrix.npy", kept)
+    _write_array(subject, "mutual_information.npy", information)
     rows = [row._asdict() for row in properties]
     _write_json(
         subject,
@@ -100,6 +125,7 @@ def explain_joint(subject: Subject, progress: Progress) -> dict[str, Any]:
             },
         },
     )
+    saved.remove()
     held = sum(row.verdict == "holds" for row in properties)
     return {"images": joint.count, "properties_that_hold": held, "properties": rows}
 
@@ -111,6 +137,7 @@ def explain_embeddings(subject: Subject, progress: Progress) -> dict[str, Any]:
     wanted = evenly_spaced(len(subject.source), 4 * EMBEDDING_IMAGES)
     drawn: list[PairPicture] = []
     indices: list[int] = []
+    progress(0, len(wanted))
     for pairs in view_pairs(subject, wanted, batch_size=1, progress=progress):
         drawn.append(_pair_picture(subject, pairs))
         indices += pairs.indices
@@ -142,7 +169,7 @@ def _pair_picture(subject: Subject, pairs: Pairs) -> PairPicture:
 def explain_discreteness(subject: Subject, progress: Progress) -> dict[str, Any]:
     """How one-hot the codes are, dead and over-used units, distinct codes, bits."""
     encodings = encode(subject, progress)
-    record = discreteness(encodings, subject.units)
+    record = discreteness(encodings, subject.units, progress)
     shares = encodings.marginals * np.repeat(subject.units, subject.units)
     pictures.draw_discreteness(record, shares, subject.folder / "discreteness.png")
     _write_json(subject, "discreteness.json", record)
@@ -165,6 +192,7 @@ def explain_grad_cam(subject: Subject, progress: Progress) -> dict[str, Any]:
     encodings = encode(subject, progress)
     chosen = surest_units(encodings, subject.units, CAM_UNITS)
     drawn = []
+    progress(0, len(chosen))
     for number, (variable, unit, place) in enumerate(chosen, start=1):
         best = [int(index) for index in encodings.top_images[place, :CAM_IMAGES] if index >= 0]
         found = read_pictures(subject, best)
@@ -199,7 +227,9 @@ def surest_units(
 
 def explain_faithfulness(subject: Subject, progress: Progress) -> dict[str, Any]:
     """Whether units fade when what their maps highlight is removed, against a random region."""
-    found = read_pictures(subject, evenly_spaced(len(subject.source), FAITHFULNESS_IMAGES))
+    wanted = evenly_spaced(len(subject.source), FAITHFULNESS_IMAGES)
+    progress(0, len(FILLS) * len(wanted))
+    found = read_pictures(subject, wanted)
     falls: dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
     records: dict[str, dict[str, Any]] = {}
     for number, fill in enumerate(FILLS):

@@ -79,6 +79,8 @@ def _search_both(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[str, float]]:
     """Neighbours by code and by cosine, (queries, depth) each, and the seconds each took."""
     parts: list[NDArray[np.int64]] = []
+    if progress is not None:
+        progress(0, len(queries))
     started = time.perf_counter()
     for start in range(0, len(queries), _CHUNK):
         part = queries[start : start + _CHUNK]

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
 from rich.table import Table
 
 from imsvd.checkpoints import remove_leftovers, write_atomically
-from imsvd.datasets import ImageSource, open_source
-from imsvd.encoder import Encoder, load
+from imsvd.datasets import open_source
+from imsvd.encoder import load
 from imsvd.errors import InputError, Interrupted
 from imsvd.explanations import parts
+from imsvd.explanations.key import explanation_key
+from imsvd.explanations.report import FILE_NAME, write_report
 from imsvd.explanations.subject import Progress, Subject
 from imsvd.progress import progress_bar
 from imsvd.runs import RunFolder
@@ -38,7 +39,13 @@ class Part(NamedTuple):
 PARTS = {
     "joint": Part(
         parts.explain_joint,
-        ("joint_matrix.png", "mutual_information.png", "mutual_information.npy", "properties.json"),
+        (
+            "joint_matrix.png",
+            "joint_matrix.npy",
+            "mutual_information.png",
+            "mutual_information.npy",
+            "properties.json",
+        ),
     ),
     "embeddings": Part(parts.explain_embeddings, ("embeddings.png",)),
     "discreteness": Part(parts.explain_discreteness, ("discreteness.png", "discreteness.json")),
@@ -73,7 +80,8 @@ def explain(
     """
     console = console or Console(quiet=True)
     chosen = _check(split, only)
-    subject = _open(RunFolder(run), data, split)
+    with console.status("opening encoder and images"):
+        subject = _open(RunFolder(run), data, split)
     for folder in (subject.folder, subject.folder / "galleries"):
         remove_leftovers(folder)
     summary = _summary(subject, data, split)
@@ -86,10 +94,18 @@ def explain(
             _write(subject, summary)
             console.print(f"{name}: {_headline(summary['parts'][name])}", highlight=False)
     except KeyboardInterrupt:
-        console.print("Interrupted; the same command goes on with the parts that are missing.")
+        write_report(subject, summary)
+        console.print("Interrupted; the same command goes on where it was.")
         raise Interrupted(signal.SIGINT) from None
     _write(subject, summary)
+    with console.status("writing the report"):
+        write_report(subject, summary)
     return summary
+
+
+def report_path(run: str | Path) -> Path:
+    """Where the report of a run is."""
+    return Path(run) / FOLDER / FILE_NAME
 
 
 def properties_table(summary: Mapping[str, Any]) -> Table | None:
@@ -133,18 +149,8 @@ def _open(run: RunFolder, data: str | Path, split: str) -> Subject:
         config.views,
         config.seed,
         run.path / FOLDER,
-        _key(encoder, source),
+        explanation_key(encoder.description, encoder.state_dict(), source),
     )
-
-
-def _key(encoder: Encoder, source: ImageSource) -> str:
-    """A hash of weights and images, by which results of others are told apart."""
-    digest = hashlib.sha256(encoder.description.model_dump_json().encode())
-    for name, value in sorted(encoder.state_dict().items()):
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-    digest.update(source.fingerprint().encode())
-    return digest.hexdigest()[:16]
 
 
 def _summary(subject: Subject, data: str | Path, split: str) -> dict[str, Any]:
@@ -154,7 +160,8 @@ def _summary(subject: Subject, data: str | Path, split: str) -> dict[str, Any]:
     except (OSError, ValueError):
         existing = None
     if isinstance(existing, dict) and existing.get("key") == subject.key:
-        return cast(dict[str, Any], existing)
+        # The same images may have been moved since.
+        return {**existing, "run": str(subject.folder.parent), "data": str(data), "split": split}
     return {
         "key": subject.key,
         "version": version("imsvd"),

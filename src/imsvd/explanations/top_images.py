@@ -33,6 +33,15 @@ class TopImages:
     def __init__(self, width: int, count: int) -> None:
         self._keys = torch.full((width, count), -1, dtype=torch.int64)
 
+    @property
+    def keys(self) -> Tensor:
+        """(width, count) int64: all that is remembered, for `restore`."""
+        return self._keys
+
+    def restore(self, keys: Tensor) -> None:
+        """Go on from the `keys` of another."""
+        self._keys = keys.clone()
+
     def add(self, q: Tensor, images: Tensor) -> None:
         """Consider the probabilities (batch, width) of the images at positions (batch,)."""
         bits = q.detach().cpu().float().T.contiguous().view(torch.int32).long()
