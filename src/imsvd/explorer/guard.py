@@ -1,0 +1,176 @@
+"""Who may ask: the right Host, the token where there is one, the page's own origin for uploads.
+
+The Host header is what keeps other web sites out. A site can make a browser resolve the site's own
+name to 127.0.0.1 and then read what it likes, but the browser still sends that name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import ipaddress
+import logging
+import re
+import socket
+from http.cookies import CookieError, SimpleCookie
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+EVERYWHERE = frozenset({"0.0.0.0", "::"})
+COOKIE = "imsvd_explorer"
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; img-src 'self' blob: data:; style-src 'self'; script-src 'self'; "
+        "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+_HOST = re.compile(
+    r"(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::(?P<port>\d{1,5}))?"
+)
+_logger = logging.getLogger(__name__)
+
+
+class Guard:
+    """Answers only those who may ask, and puts the same protective headers on every answer.
+
+    Args:
+        app: what is guarded.
+        host: the address that is served; names of this machine itself are always good.
+        port: the port that Host must name; None accepts every one.
+        token: what every request must bring, if anything.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        host: str = "127.0.0.1",
+        port: int | None = None,
+        token: str | None = None,
+    ) -> None:
+        self.app = app
+        self._host, self._port, self._token = host, port, token
+        self._names = LOOPBACK_NAMES | {host.lower()} - EVERYWHERE
+        if host in EVERYWHERE:
+            self._names |= {name.lower() for name in (socket.gethostname(), socket.getfqdn())}
+        # Cookies do not tell ports apart, and two explorers may run on one machine.
+        self._cookie = COOKIE if port is None else f"{COOKIE}_{port}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check a request, answer or pass it on."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            return  # no WebSockets here; the server refuses the handshake
+        headers = Headers(scope=scope)
+        guarded = _GuardedSend(send, self._new_cookie(scope))
+        refusal = self._refusal(scope, headers)
+        if refusal is not None:
+            await refusal(scope, receive, guarded)
+            return
+        try:
+            await self.app(scope, receive, guarded)
+        except Exception:
+            _logger.exception("%s %s failed", scope["method"], scope["path"])
+            if guarded.has_started:
+                raise
+            sentence = "Something went wrong inside; the terminal of the explorer says what."
+            await JSONResponse({"error": sentence}, 500)(scope, receive, guarded)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> JSONResponse | None:
+        if not self.accepts_host(headers.getlist("host")):
+            return _error(
+                400, "This explorer is not served under that name; use the address it printed."
+            )
+        if self._token is not None and not self._brings_token(scope, headers):
+            return _error(
+                401, "This explorer asks for its token; open the whole address it printed."
+            )
+        if scope["method"] not in ("GET", "HEAD") and not _is_own_page(headers):
+            return _error(403, "Only the explorer's own page may send something here.")
+        return None
+
+    def accepts_host(self, values: list[str]) -> bool:
+        """Whether there is one Host header and it names this server."""
+        match = _HOST.fullmatch(values[0]) if len(values) == 1 else None
+        if match is None:
+            return False
+        if self._port is not None and int(match["port"] or 80) != self._port:
+            return False
+        name = (match["six"] or match["name"]).lower()
+        return name in self._names or (self._host in EVERYWHERE and _is_address(name))
+
+    def _brings_token(self, scope: Scope, headers: Headers) -> bool:
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        cookies: SimpleCookie = SimpleCookie()
+        with contextlib.suppress(CookieError):
+            cookies.load(headers.get("cookie", ""))
+        cookie = cookies[self._cookie].value if self._cookie in cookies else ""
+        brought = (bearer if scheme.lower() == "bearer" else "", cookie, _query_token(scope))
+        return any(self._is_token(candidate) for candidate in brought)
+
+    def _is_token(self, candidate: str) -> bool:
+        """Compare in a time that does not tell how much of a guess is right."""
+        assert self._token is not None
+        return hmac.compare_digest(candidate.encode(), self._token.encode())
+
+    def _new_cookie(self, scope: Scope) -> str | None:
+        """The cookie for a browser that came with the right token in its address."""
+        if self._token is None or not self._is_token(_query_token(scope)):
+            return None
+        return f"{self._cookie}={self._token}; Path=/; HttpOnly; SameSite=Strict"
+
+
+class _GuardedSend:
+    """Adds the protective headers to the beginning of an answer."""
+
+    def __init__(self, send: Send, cookie: str | None) -> None:
+        self._send, self._cookie = send, cookie
+        self.has_started = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.has_started = True
+            headers = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers[name] = value
+            headers.setdefault("Cache-Control", "no-cache")
+            if self._cookie is not None:
+                headers.append("Set-Cookie", self._cookie)
+        await self._send(message)
+
+
+def _error(status: int, sentence: str) -> JSONResponse:
+    return JSONResponse({"error": sentence}, status)
+
+
+def _query_token(scope: Scope) -> str:
+    query: bytes = scope.get("query_string", b"")
+    return parse_qs(query.decode("latin-1")).get("token", [""])[0]
+
+
+def _is_own_page(headers: Headers) -> bool:
+    """Whether a request comes from the page itself, or from no page at all."""
+    origins = headers.getlist("origin")
+    same = [f"http://{headers.get('host', '')}"]
+    return (not origins or origins == same) and headers.get("sec-fetch-site", "none") in (
+        "none",
+        "same-origin",
+    )
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,260 @@
+/** The shell: which view an address shows, loading, errors, focus, history and dropped pictures. */
+
+import { get, link, sendPicture } from "./api.js";
+import { compareView } from "./compare.js";
+import { announce, choice, element } from "./dom.js";
+import { imageView, ownView } from "./image.js";
+import { imagesView } from "./images.js";
+import { mapsView } from "./maps.js";
+import { trainingView } from "./training.js";
+import { unitView } from "./unit.js";
+import { variableView } from "./variable.js";
+import { variablesView } from "./variables.js";
+
+/** Addresses and their views; the names of the groups are what a view is given, as numbers. */
+const ROUTES = [
+  [/^\/runs\/(?<run>\d+)\/variables$/, variablesView, "variables"],
+  [/^\/runs\/(?<run>\d+)\/variables\/(?<variable>\d+)$/, variableView, "variables"],
+  [/^\/runs\/(?<run>\d+)\/units\/(?<variable>\d+)\/(?<unit>\d+)$/, unitView, "variables"],
+  [/^\/runs\/(?<run>\d+)\/images$/, imagesView, "images"],
+  [/^\/runs\/(?<run>\d+)\/images\/(?<image>\d+)$/, imageView, "images"],
+  [/^\/runs\/(?<run>\d+)\/own\/(?<own>[0-9a-f]+)$/, ownView, "images"],
+  [/^\/runs\/(?<run>\d+)\/maps$/, mapsView, "maps"],
+  [/^\/runs\/(?<run>\d+)\/training$/, trainingView, "training"],
+  [/^\/compare\/(?<first>\d+)\/(?<second>\d+)$/, compareView, "compare"],
+];
+const PLACES = ["variables", "images", "maps", "training"];
+const SLOW = 200;
+
+const main = document.getElementById("main");
+let current = { controller: new AbortController(), run: 0 };
+
+function matching(path) {
+  for (const [pattern, view, place] of ROUTES) {
+    const found = path.match(pattern);
+    if (!found) continue;
+    const numbers = Object.entries(found.groups).map(([name, text]) => [
+      name,
+      name === "own" ? text : Number(text),
+    ]);
+    return { view, place, numbers: Object.fromEntries(numbers) };
+  }
+  return null;
+}
+
+function runOf(runs, numbers) {
+  const id = numbers.run ?? numbers.first ?? current.run;
+  return runs.find((run) => run.id === id) ?? null;
+}
+
+/** Shows what the address asks for, and leaves what was there until that is ready. */
+async function show({ scroll = 0, first = false } = {}) {
+  current.controller.abort();
+  const controller = new AbortController();
+  const [path, text = ""] = location.hash.slice(1).split("?");
+  current.controller = controller;
+  const waiting = setTimeout(() => {
+    main.setAttribute("aria-busy", "true");
+    announce("Loading.");
+  }, SLOW);
+  try {
+    const { runs, uploads } = await get("/api/runs", controller.signal);
+    if (!path || path === "/") return enter(link.variables(runs[0].id));
+    const found = matching(path);
+    const run = found && runOf(runs, found.numbers);
+    current.run = run?.id ?? runs[0].id;
+    drawMasthead(runs, run ?? runs[0], found?.place, uploads);
+    if (!run) throw new Error("There is no such page. Choose a view above.");
+    const query = new URLSearchParams(text);
+    const page = await found.view({
+      ...found.numbers,
+      run,
+      runs,
+      query,
+      uploads,
+      hash: location.hash,
+      signal: controller.signal,
+    });
+    if (!controller.signal.aborted) put(page, run, { scroll, first });
+  } catch (error) {
+    if (!controller.signal.aborted) put(failure(error), null, { scroll, first });
+  } finally {
+    clearTimeout(waiting);
+    if (!controller.signal.aborted) main.removeAttribute("aria-busy");
+  }
+}
+
+function failure(error) {
+  return {
+    title: "Not shown",
+    content: [
+      element("h1", { tabindex: "-1" }, "This cannot be shown"),
+      element("p", { class: "notice", role: "alert" }, error.message),
+      element("p", {}, element("a", { href: "#/" }, "Back to the variables")),
+    ],
+  };
+}
+
+function put(page, run, { scroll, first = false }) {
+  const used = first ? undefined : document.activeElement?.id;
+  document.title = [page.title, run?.name, "imsvd explorer"].filter(Boolean).join(" · ");
+  main.replaceChildren(...page.content.flat(2).filter(Boolean));
+  moveFocus(used);
+  window.scrollTo(0, scroll);
+  announce(`${page.title}.`);
+}
+
+/** To the control that was used, where the new page has it too, or else to the heading. */
+function moveFocus(used) {
+  if (used === undefined) return;
+  const again = used ? main.querySelector(`#${CSS.escape(used)}`) : null;
+  const kept = document.activeElement?.closest(".tools");
+  if (!kept) (again ?? main.querySelector("h1"))?.focus({ preventScroll: true });
+}
+
+function drawMasthead(runs, run, here, uploads) {
+  const places = PLACES.map((name) => [name, link[name](run.id)]);
+  if (runs.length > 1) {
+    const other = runs.find((item) => item.id !== run.id);
+    places.push(["compare", link.compare(run.id, other.id)]);
+  }
+  document
+    .getElementById("places")
+    .replaceChildren(
+      ...places.map(([name, href]) =>
+        element(
+          "a",
+          { href, "aria-current": name === here ? "page" : null },
+          name.charAt(0).toUpperCase() + name.slice(1),
+        ),
+      ),
+    );
+  const tools = [];
+  if (runs.length > 1 && here !== "compare") {
+    const options = runs.map((item) => [item.id, item.name]);
+    tools.push(
+      choice("Run", "run", options, run.id, (id) =>
+        go(here === "training" || here === "maps" ? link[here](id) : link.variables(id)),
+      ),
+    );
+  }
+  if (uploads) tools.push(...pictureChooser());
+  const focused = document.activeElement?.id;
+  document.getElementById("tools").replaceChildren(...tools);
+  if (focused === "run") document.getElementById("run")?.focus();
+}
+
+function pictureChooser() {
+  const input = element("input", {
+    type: "file",
+    id: "own-file",
+    class: "unseen",
+    accept: "image/*",
+    tabindex: "-1",
+    "aria-label": "A picture of your own",
+    on: { change: () => input.files[0] && take(input.files[0]) },
+  });
+  const button = element(
+    "button",
+    { type: "button", id: "own-button", on: { click: () => input.click() } },
+    "Your picture…",
+  );
+  return [button, input];
+}
+
+/** Sends a picture to the server and shows its page. */
+async function take(file) {
+  announce("Sending the picture.");
+  main.setAttribute("aria-busy", "true");
+  try {
+    const answer = await sendPicture(current.run, file);
+    go(link.own(current.run, answer.own));
+  } catch (error) {
+    refuse(error.message);
+  } finally {
+    main.removeAttribute("aria-busy");
+  }
+}
+
+/** Says above the page why a picture was not taken, until that is closed or another page opened. */
+function refuse(sentence) {
+  const close = () => notice.remove();
+  const notice = element(
+    "div",
+    {
+      class: "notice refusal",
+      role: "alert",
+      on: { keydown: (event) => event.key === "Escape" && close() },
+    },
+    element("p", {}, sentence),
+    element("button", { type: "button", on: { click: close } }, "Close"),
+  );
+  main.querySelector(".refusal")?.remove();
+  main.prepend(notice);
+  notice.querySelector("button").focus();
+}
+
+function acceptDrops() {
+  const veil = document.getElementById("drop");
+  const carriesFile = (event) => [...(event.dataTransfer?.types ?? [])].includes("Files");
+  document.addEventListener("dragover", (event) => {
+    if (!carriesFile(event)) return;
+    event.preventDefault();
+    veil.hidden = false;
+  });
+  document.addEventListener("dragleave", (event) => {
+    if (!event.relatedTarget) veil.hidden = true;
+  });
+  document.addEventListener("drop", (event) => {
+    veil.hidden = true;
+    if (!carriesFile(event)) return;
+    event.preventDefault();
+    if (event.dataTransfer.files[0]) take(event.dataTransfer.files[0]);
+  });
+  document.addEventListener("paste", (event) => {
+    const file = [...(event.clipboardData?.files ?? [])][0];
+    if (file) take(file);
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") veil.hidden = true;
+  });
+}
+
+/** Goes to an address of the page. */
+function go(hash) {
+  location.hash = hash;
+}
+
+/** Shows an address in place of the bare one, which leaves no trace in the history. */
+function enter(hash) {
+  history.replaceState(history.state, "", hash);
+  return show({ first: true });
+}
+
+/** Where each entry of the history was scrolled to, as pages are drawn after the browser looks. */
+function rememberScrolling() {
+  history.scrollRestoration = "manual";
+  const places = new Map();
+  let entry = history.state?.entry ?? 0;
+  let newest = entry;
+  history.replaceState({ entry }, "");
+  window.addEventListener("scroll", () => places.set(entry, window.scrollY), { passive: true });
+  window.addEventListener("popstate", () => {
+    const known = history.state?.entry;
+    if (known == null) {
+      newest += 1;
+      history.replaceState({ entry: newest }, "");
+    }
+    entry = history.state.entry;
+    newest = Math.max(newest, entry);
+    show({ scroll: known == null ? 0 : (places.get(entry) ?? 0) });
+  });
+}
+
+document.getElementById("skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
+acceptDrops();
+rememberScrolling();
+show({ first: true });

@@ -1,0 +1,129 @@
+/** Two runs side by side: numbers, training, and how far their variables tell the same. */
+
+import { get, link } from "./api.js";
+import { lineChart } from "./chart.js";
+import { choice, element, table } from "./dom.js";
+import { heatmap } from "./heatmap.js";
+import { boundsOf, inOrder } from "./training.js";
+import { capital, counted, decimal, shown, spaced } from "./wording.js";
+
+export async function compareView({ first, second, runs, signal }) {
+  const found = [first, second].map((id) => runs.find((run) => run.id === id));
+  if (found.includes(undefined))
+    throw new Error("One of these runs was not given to `imsvd explore`.");
+  const names = first === second ? ["the run", "the same run"] : distinctNames(found);
+  const answer = await get(`/api/compare?first=${first}&second=${second}`, signal);
+  return {
+    title: `${names[0]} and ${names[1]}`,
+    content: [
+      element(
+        "div",
+        { class: "bar" },
+        element("h1", { tabindex: "-1" }, "Compare two runs"),
+        runChoices(runs, first, second),
+      ),
+      numbers(answer.rows, names),
+      agreement(answer.agreement, names),
+      curves(answer.training, names),
+    ],
+  };
+}
+
+function distinctNames([first, second]) {
+  return first.name === second.name ? [first.path, second.path] : [first.name, second.name];
+}
+
+function runChoices(runs, first, second) {
+  const options = runs.map((run) => [run.id, run.name]);
+  return element(
+    "div",
+    { class: "controls" },
+    choice("First", "first", options, first, (id) => (location.hash = link.compare(id, second))),
+    choice("Second", "second", options, second, (id) => (location.hash = link.compare(first, id))),
+  );
+}
+
+function numbers(rows, names) {
+  if (!rows.length) {
+    return element("p", { class: "notice" }, "These runs have no numbers in common yet.");
+  }
+  const groups = new Map();
+  for (const row of rows) {
+    const cells = [spaced(row.name), shown(row.first), shown(row.second), difference(row)];
+    groups.set(row.group, [...(groups.get(row.group) ?? []), cells]);
+  }
+  const headings = ["Number", ...names, "Difference"];
+  const tables = [...groups].map(([group, cells]) => table(capital(group), headings, cells));
+  return element("div", { class: "tables" }, tables);
+}
+
+function difference({ first, second }) {
+  if (typeof first !== "number" || typeof second !== "number") return "";
+  const change = second - first;
+  return `${change > 0 ? "+" : ""}${decimal(change)}`;
+}
+
+function agreement(found, names) {
+  if (!found) return null;
+  const heading = element("h2", { id: "agree" }, "Do their variables tell the same?");
+  const values = found.mutual_information;
+  const text = values
+    ? `Mutual information of the codes of ${counted(found.common_images, "image")} that both runs describe. A strong cell is something that both have found; chance alone gives about ${decimal(found.floor)} nats.`
+    : "The two runs describe different images, so their codes cannot be compared.";
+  return element(
+    "section",
+    { class: "medium", "aria-labelledby": "agree" },
+    heading,
+    element("p", { class: values ? "hint" : "notice" }, text),
+    values &&
+      heatmap({
+        id: "agreement",
+        label: "Mutual information of the variables of both runs, in nats",
+        values,
+        least: Math.min(...values.flat()),
+        most: Math.max(1e-3, ...values.flat()),
+        describe: (row, column) =>
+          `variable ${row} of ${names[0]} and variable ${column} of ${names[1]}: ${values[row][column].toFixed(3)} nats`,
+        axes: [`variable of ${names[0]}`, `variable of ${names[1]}`],
+      }),
+  );
+}
+
+function curves(training, names) {
+  const both = [training.first, training.second];
+  const quantities = [
+    ...new Set(inOrder(both.flatMap(({ series }) => series)).map((item) => item.name)),
+  ];
+  if (!quantities.length) return null;
+  const charts = quantities.map((name) =>
+    lineChart({
+      name,
+      lines: linesOf(both, names, name),
+      bounds: commonBounds(both, name),
+      level: "h3",
+    }),
+  );
+  return element(
+    "section",
+    { "aria-labelledby": "curves" },
+    element("h2", { id: "curves" }, "Training"),
+    element("div", { class: "charts" }, charts),
+  );
+}
+
+/** The curves of one quantity in both runs, where they have it. */
+function linesOf(both, names, name) {
+  return both
+    .map(({ series }, place) => ({
+      name: names[place],
+      place,
+      points: series.find((item) => item.name === name)?.points ?? [],
+    }))
+    .filter((line) => line.points.length);
+}
+
+/** Bounds are drawn only where they are the same for both runs. */
+function commonBounds(both, name) {
+  const [first, second] = both.map(({ marks }) => boundsOf(marks, name));
+  return JSON.stringify(first) === JSON.stringify(second) ? first : [];
+}

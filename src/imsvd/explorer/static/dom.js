@@ -1,0 +1,115 @@
+/** Building elements: the only way this page makes them, so that text is never read as markup. */
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/**
+ * An element with attributes and children.
+ *
+ * `on` holds event listeners, `style` custom properties or properties set through the object model
+ * (the page's security policy forbids style attributes); `null`, `undefined` and `false` children
+ * and attributes are left out.
+ */
+export function element(tag, attributes = {}, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+/** The same for a part of a drawing. */
+export function drawing(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+function fill(node, { on = {}, style = {}, ...attributes }, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === true) node.setAttribute(name, "");
+    else if (value !== false && value != null) node.setAttribute(name, String(value));
+  }
+  for (const [name, value] of Object.entries(style)) node.style.setProperty(name, String(value));
+  for (const [name, listener] of Object.entries(on)) node.addEventListener(name, listener);
+  node.append(...children.flat(3).filter((child) => child != null && child !== false));
+  return node;
+}
+
+let made = 0;
+
+/** A name that no other element of the page has. */
+export function uniqueId(kind) {
+  made += 1;
+  return `${kind}-${made}`;
+}
+
+/** Says something to people who listen instead of looking; the same sentence can be said twice. */
+export function announce(sentence) {
+  const status = document.getElementById("status");
+  status.textContent = "";
+  requestAnimationFrame(() => (status.textContent = sentence));
+}
+
+/** A button that shows and hides what `make` builds, which is built at the first time only. */
+export function disclosure(label, make) {
+  const id = uniqueId("more");
+  const panel = element("div", { id, class: "disclosed", hidden: true });
+  const button = element(
+    "button",
+    { type: "button", class: "quiet", "aria-expanded": "false", "aria-controls": id },
+    label,
+  );
+  const show = (open) => {
+    if (open && !panel.hasChildNodes()) panel.append(make());
+    panel.hidden = !open;
+    button.setAttribute("aria-expanded", String(open));
+  };
+  button.addEventListener("click", () => show(panel.hidden));
+  const whole = element("div", { class: "disclosure" }, button, panel);
+  whole.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || panel.hidden) return;
+    show(false);
+    button.focus();
+  });
+  return whole;
+}
+
+/** A labelled choice; `options` are pairs of value and text. */
+export function choice(label, id, options, chosen, changed) {
+  const select = element(
+    "select",
+    { id, on: { change: () => changed(select.value) } },
+    options.map(([value, text]) =>
+      element("option", { value, selected: String(value) === String(chosen) }, text),
+    ),
+  );
+  return element("label", { class: "choice", for: id }, element("span", {}, label), select);
+}
+
+/** A table with a caption, headings and rows of cells; the first cell of a row is its heading. */
+export function table(caption, headings, rows, { numeric = true } = {}) {
+  return element(
+    "div",
+    { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    element(
+      "table",
+      { class: numeric ? "numeric" : null },
+      element("caption", {}, caption),
+      element(
+        "thead",
+        {},
+        element(
+          "tr",
+          {},
+          headings.map((text) => element("th", { scope: "col" }, text)),
+        ),
+      ),
+      element(
+        "tbody",
+        {},
+        rows.map(([first, ...cells]) =>
+          element(
+            "tr",
+            {},
+            element("th", { scope: "row" }, first),
+            cells.map((cell) => element("td", {}, cell)),
+          ),
+        ),
+      ),
+    ),
+  );
+}

@@ -1,0 +1,333 @@
+/** One picture: its code, the evidence for each unit, and its neighbours with the reason. */
+
+import { get, link, ownPicture, sourcePicture, withQuery } from "./api.js";
+import { choice, element, uniqueId } from "./dom.js";
+import { arrowKeys, framed, gallery, layMap, tile, whilePointedAt } from "./tiles.js";
+import { count, counted, percent, shown, spaced } from "./wording.js";
+
+const LARGE = 256;
+const REASONS = 6;
+
+export async function imageView({ run, image, query, hash, signal }) {
+  const by = wayOf(query);
+  const base = `/api/runs/${run.id}/images/${image}`;
+  const [about, found] = await Promise.all([
+    get(base, signal),
+    get(`${base}/neighbours?by=${by}&count=12`, signal),
+  ]);
+  const picture = sourcePicture(run, image);
+  const stage = makeStage(
+    picture,
+    `Image ${image}${about.label == null ? "" : `, ${about.label}`}`,
+  );
+  const code = codeGrid(run, about.code, stage, query, hash);
+  return {
+    title: `Image ${image}`,
+    content: [
+      element("p", { class: "path" }, element("a", { href: link.images(run.id) }, "Images")),
+      element("h1", { tabindex: "-1" }, `Image ${image}`),
+      element(
+        "div",
+        { class: "split" },
+        element("div", { class: "aside" }, stage.node, description(about)),
+        element("div", {}, code.node),
+      ),
+      neighbourSection({ run, picture, code, found, tabs: ways(hash, by) }),
+    ],
+  };
+}
+
+export async function ownView({ run, own, query, hash, signal }) {
+  const by = wayOf(query);
+  const answer = await get(`/api/runs/${run.id}/own/${own}?by=${by}&count=12`, signal);
+  const picture = ownPicture(run, own);
+  const stage = makeStage(picture, "Your picture");
+  const code = codeGrid(run, answer.code, stage, query, hash);
+  return {
+    title: "Your picture",
+    content: [
+      element("h1", { tabindex: "-1" }, "Your picture"),
+      element(
+        "div",
+        { class: "split" },
+        element("div", { class: "aside" }, stage.node),
+        element("div", {}, code.node),
+      ),
+      neighbourSection({ run, picture, code, found: answer, tabs: ways(hash, by) }),
+    ],
+  };
+}
+
+/** What neighbours are near by. */
+const wayOf = (query) => (query.get("by") === "features" ? "features" : "code");
+
+/** The large picture, on which the evidence for a unit can be shown. */
+function makeStage(picture, alt) {
+  const frame = framed(picture, alt, LARGE, { eager: true });
+  const caption = element("p", { class: "hint stage-caption" });
+  const asked = [];
+  let remove = () => {};
+  const draw = () => {
+    remove();
+    const cell = asked.at(-1);
+    remove = cell ? layMap(frame, picture, [cell.variable, cell.unit], LARGE) : () => {};
+    caption.textContent = cell
+      ? `Evidence for unit ${cell.unit} of variable ${cell.variable}, ${percent(cell.confidence)} sure.`
+      : "Point at a unit of the code, or tap it, to see the evidence for it here.";
+  };
+  draw();
+  // One cell may have the focus while another is pointed at: the last one counts.
+  const showUnit = (cell) => {
+    asked.push(cell);
+    draw();
+    return () => {
+      asked.splice(asked.lastIndexOf(cell), 1);
+      draw();
+    };
+  };
+  return { node: element("div", { class: "stage" }, frame, caption), showUnit };
+}
+
+function description(about) {
+  const rows = [["file", about.name]];
+  if (about.label != null) rows.push(["label", about.label]);
+  for (const [name, value] of Object.entries(about.attributes ?? {})) {
+    if (name !== "label") rows.push([spaced(name), shown(value)]);
+  }
+  return element(
+    "dl",
+    { class: "facts" },
+    rows.map(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]),
+  );
+}
+
+const ORDERS = {
+  number: ["Variable", (first, second) => first.variable - second.variable],
+  sure: ["Confidence", (first, second) => second.confidence - first.confidence],
+};
+
+/** The code, a cell for each variable, with what marks the cells that a neighbour shares. */
+function codeGrid(run, code, stage, query, hash) {
+  const order = ORDERS[query.get("order")] ? query.get("order") : "number";
+  const cells = new Map();
+  const sorted = [...code].sort(ORDERS[order][1]);
+  for (const cell of sorted) {
+    const anchor = element(
+      "a",
+      {
+        class: "cell",
+        href: link.unit(run.id, cell.variable, cell.unit),
+        "aria-label": `Variable ${cell.variable} takes unit ${cell.unit}, ${percent(cell.confidence)} sure`,
+        style: { "--sure": cell.confidence.toFixed(3) },
+      },
+      element("span", { class: "cell-variable" }, String(cell.variable)),
+      element("span", { class: "cell-unit" }, String(cell.unit)),
+    );
+    whilePointedAt(anchor, () => stage.showUnit(cell));
+    cells.set(`${cell.variable}/${cell.unit}`, anchor);
+  }
+  const list = element(
+    "ul",
+    { class: "code" },
+    [...cells.values()].map((cell) => element("li", {}, cell)),
+  );
+  arrowKeys(list);
+  const mark = (shared) => {
+    const marked = shared
+      .map(([variable, unit]) => cells.get(`${variable}/${unit}`))
+      .filter(Boolean);
+    marked.forEach((cell) => cell.classList.add("shared"));
+    return () => {
+      marked.forEach((cell) => cell.classList.remove("shared"));
+    };
+  };
+  const node = element(
+    "section",
+    { "aria-labelledby": "code" },
+    element(
+      "div",
+      { class: "bar" },
+      element("h2", { id: "code" }, "Its code"),
+      choice(
+        "Sort by",
+        "order",
+        Object.entries(ORDERS).map(([name, [text]]) => [name, text]),
+        order,
+        (value) => {
+          location.hash = withQuery(hash, { order: value === "number" ? null : value });
+        },
+      ),
+    ),
+    element(
+      "p",
+      { class: "hint" },
+      "A cell for each variable: its number small, the unit that it takes large, and a line as long as it is sure.",
+    ),
+    list,
+  );
+  const sureness = new Map(code.map((cell) => [`${cell.variable}/${cell.unit}`, cell.confidence]));
+  return { node, mark, sureness, variables: code.length };
+}
+
+function ways(hash, by) {
+  const way = (name, text) =>
+    element(
+      "a",
+      {
+        id: `by-${name}`,
+        class: "button",
+        href: withQuery(hash, { by: name }),
+        "aria-current": by === name ? "true" : null,
+      },
+      text,
+    );
+  return element(
+    "div",
+    { class: "tabs", role: "group", "aria-label": "Nearest by" },
+    way("code", "By shared units"),
+    way("features", "By features"),
+  );
+}
+
+function neighbourSection({ run, picture, code, found, tabs }) {
+  const reason = element("div", { class: "reason", id: uniqueId("reason"), hidden: true });
+  const cards = found.neighbours.map((item) =>
+    neighbourCard({ run, picture, code, found, item, reason }),
+  );
+  const searched = found.searched ? ` Searched among ${counted(found.searched, "image")}.` : "";
+  const explanation =
+    found.by === "features"
+      ? "The images whose features point in the most similar direction."
+      : "The images that share most units.";
+  return element(
+    "section",
+    { class: "neighbours", "aria-labelledby": "near" },
+    element("div", { class: "bar" }, element("h2", { id: "near" }, "Its neighbours"), tabs),
+    element(
+      "p",
+      { class: "hint" },
+      `${explanation}${searched} Point at one to mark in the code what is shared; press its number of shared units for the reason.`,
+    ),
+    cards.length
+      ? gallery(cards, { label: "Neighbours" })
+      : element("p", { class: "notice" }, "There is no other image to compare with."),
+    reason,
+  );
+}
+
+function neighbourCard({ run, picture, code, found, item, reason }) {
+  const score = found.by === "features" ? `cosine ${item.score.toFixed(2)}` : null;
+  const anchor = tile({ run, image: item.image, label: item.label, caption: item.label ?? score });
+  whilePointedAt(anchor, () => code.mark(item.shared));
+  const why = element(
+    "button",
+    {
+      type: "button",
+      class: "quiet why",
+      "aria-label": `${item.shared_count} of ${code.variables} units shared with image ${item.image}: which?`,
+      "aria-expanded": "false",
+      "aria-controls": reason.id,
+    },
+    `${count(item.shared_count)} of ${count(code.variables)}`,
+  );
+  why.addEventListener("click", () => toggleReason({ run, picture, code, item, reason, why }));
+  whilePointedAt(why, () => code.mark(item.shared));
+  return element(
+    "div",
+    { class: "neighbour" },
+    anchor,
+    score && item.label != null && element("span", { class: "about" }, score),
+    why,
+  );
+}
+
+/** Opens the panel with the shared units of one neighbour, or closes it. */
+function toggleReason({ run, picture, code, item, reason, why }) {
+  const close = () => {
+    reason.hidden = true;
+    reason.replaceChildren();
+    reason.parentElement
+      .querySelectorAll(".why")
+      .forEach((button) => button.setAttribute("aria-expanded", "false"));
+  };
+  const wasOpen = why.getAttribute("aria-expanded") === "true";
+  close();
+  if (wasOpen) return;
+  reason.replaceChildren(...reasonContent({ run, picture, code, item }));
+  reason.hidden = false;
+  why.setAttribute("aria-expanded", "true");
+  reason.onkeydown = why.onkeydown = (event) => {
+    if (event.key !== "Escape" || reason.hidden) return;
+    close();
+    why.focus();
+  };
+  reason.scrollIntoView({ block: "nearest" });
+}
+
+/** The surest shared units, with the evidence in both pictures, then all of them as links. */
+function reasonContent({ run, picture, code, item }) {
+  const sureness = ([variable, unit]) => code.sureness.get(`${variable}/${unit}`) ?? 0;
+  const shared = [...item.shared].sort((first, second) => sureness(second) - sureness(first));
+  const other = sourcePicture(run, item.image);
+  const title = element("h3", {}, `Why image ${item.image}`);
+  if (!shared.length)
+    return [
+      title,
+      element("p", { class: "hint" }, "Their codes share no unit; only their features are alike."),
+    ];
+  const pairs = shared
+    .slice(0, REASONS)
+    .map(([variable, unit]) =>
+      element(
+        "li",
+        {},
+        element(
+          "span",
+          { class: "pair" },
+          mapOf(picture, variable, unit, "this picture"),
+          mapOf(other, variable, unit, `image ${item.image}`),
+        ),
+        element(
+          "a",
+          { href: link.unit(run.id, variable, unit) },
+          `variable ${variable}, unit ${unit}`,
+        ),
+      ),
+    );
+  const rest = shared.slice(REASONS);
+  return [
+    title,
+    element(
+      "p",
+      { class: "hint" },
+      `The surest of ${counted(shared.length, "shared unit")}, with the evidence for each in this picture (left) and in the other (right).`,
+    ),
+    element("ul", { class: "pairs" }, pairs),
+    rest.length > 0 &&
+      element(
+        "p",
+        { class: "rest" },
+        "Also: ",
+        rest.map(([variable, unit], place) => [
+          place ? ", " : "",
+          element("a", { href: link.unit(run.id, variable, unit) }, `${variable} → ${unit}`),
+        ]),
+        " (variable → unit).",
+      ),
+  ].filter(Boolean);
+}
+
+function mapOf(picture, variable, unit, where) {
+  return element(
+    "span",
+    { class: "frame" },
+    element("img", {
+      src: picture.map(variable, unit, 128),
+      alt: `Evidence for unit ${unit} of variable ${variable} in ${where}`,
+      width: 80,
+      height: 80,
+      loading: "lazy",
+      decoding: "async",
+    }),
+  );
+}

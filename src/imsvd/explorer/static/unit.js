@@ -1,0 +1,122 @@
+/** One unit: all images whose code takes it, surest first. */
+
+import { get, link } from "./api.js";
+import { bars } from "./bars.js";
+import { element } from "./dom.js";
+import { gallery, hideAllMaps, pageOf, pager, showAllMaps, tile } from "./tiles.js";
+import { siblings } from "./variable.js";
+import { count, counted, percent } from "./wording.js";
+
+const PAGE = 48;
+const LABELS = 10;
+
+export async function unitView({ run, variable, unit, query, hash, signal }) {
+  const page = pageOf(query, PAGE);
+  const answer = await get(
+    `/api/runs/${run.id}/units/${variable}/${unit}?offset=${page * PAGE}&count=${PAGE}`,
+    signal,
+  );
+  const units = run.units[variable] ?? 0;
+  return {
+    title: `Unit ${unit} of variable ${variable}`,
+    content: [
+      element(
+        "p",
+        { class: "path" },
+        element("a", { href: link.variables(run.id) }, "Variables"),
+        " / ",
+        element("a", { href: link.variable(run.id, variable) }, `Variable ${variable}`),
+      ),
+      element(
+        "div",
+        { class: "bar" },
+        element("h1", { tabindex: "-1" }, `Unit ${unit} of variable ${variable}`),
+        siblings(unit, units, (other) => link.unit(run.id, variable, other), "unit"),
+      ),
+      element("p", { class: "lead" }, sentence(answer, run, units)),
+      element(
+        "div",
+        { class: answer.labels?.length ? "split" : "" },
+        answer.labels?.length > 0 && labels(answer),
+        element(
+          "section",
+          { class: "stack", "aria-labelledby": "takers" },
+          images(answer, run, page, hash),
+        ),
+      ),
+    ],
+  };
+}
+
+function images(answer, run, page, hash) {
+  const { variable, unit } = answer;
+  const heading = element("h2", { id: "takers" }, "Images that take it");
+  if (!answer.images.length) {
+    const sentence = answer.total
+      ? "This page of the list is empty; go back to the first."
+      : "No image takes this unit.";
+    return [
+      heading,
+      element("p", { class: "notice" }, sentence),
+      pager(hash, page, PAGE, answer.total),
+    ];
+  }
+  const list = gallery(
+    answer.images.map((item, place) =>
+      tile({
+        run,
+        image: item.image,
+        label: item.label,
+        unit: [variable, unit],
+        caption: percent(item.score),
+        eager: place < 12,
+      }),
+    ),
+    { label: `Images that take unit ${unit}` },
+  );
+  const all = element("input", { type: "checkbox", id: "all-maps" });
+  all.addEventListener("change", () => (all.checked ? showAllMaps(list, all) : hideAllMaps(list)));
+  return [
+    element(
+      "div",
+      { class: "bar" },
+      heading,
+      element("label", { class: "choice", for: "all-maps" }, all, "Show the evidence on all"),
+    ),
+    element(
+      "p",
+      { class: "hint" },
+      "Surest first. Point at an image, or tap it, to see where the evidence is; open it for its whole code.",
+    ),
+    list,
+    pager(hash, page, PAGE, answer.total),
+  ];
+}
+
+function sentence(answer, run, units) {
+  const share = run.images ? answer.total / run.images : 0;
+  return (
+    `${counted(answer.total, "image")} of ${count(run.images)} take this unit, ${percent(share)}; ` +
+    `an even share among ${counted(units, "unit")} would be ${percent(1 / units)}.`
+  );
+}
+
+function labels(answer) {
+  const known = answer.labels.reduce((sum, item) => sum + item.count, 0);
+  const rows = [...answer.labels]
+    .sort((first, second) => second.count - first.count)
+    .slice(0, LABELS);
+  return element(
+    "section",
+    { "aria-labelledby": "labels" },
+    element("h2", { id: "labels" }, "Their labels"),
+    bars(
+      rows.map((item) => ({
+        name: item.label,
+        value: item.count / known,
+        text: `${percent(item.count / known)} (${count(item.count)})`,
+      })),
+      { most: 1 },
+    ),
+  );
+}

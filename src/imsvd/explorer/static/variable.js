@@ -1,0 +1,168 @@
+/** One variable: what it tells about, what it depends on, and the best images of its units. */
+
+import { get, link, withQuery } from "./api.js";
+import { choice, element } from "./dom.js";
+import { bars } from "./bars.js";
+import { gallery, pageOf, pager, tile } from "./tiles.js";
+import { counted, decimal, percent, spaced } from "./wording.js";
+
+const PAGE = 16;
+
+const ORDERS = {
+  use: ["Use", (first, second) => second.share - first.share || first.unit - second.unit],
+  sure: [
+    "Surest image",
+    (first, second) => (second.top[0]?.score ?? 0) - (first.top[0]?.score ?? 0),
+  ],
+  number: ["Number", (first, second) => first.unit - second.unit],
+};
+
+export async function variableView({ run, variable, query, hash, signal }) {
+  const answer = await get(`/api/runs/${run.id}/variables/${variable}`, signal);
+  const order = ORDERS[query.get("order")] ? query.get("order") : "use";
+  const units = [...answer.units].sort(ORDERS[order][1]);
+  const page = pageOf(query, PAGE, units.length);
+  const rows = units
+    .slice(page * PAGE, (page + 1) * PAGE)
+    .map((unit) => unitRow(run, variable, unit));
+  return {
+    title: `Variable ${variable}`,
+    content: [
+      element("p", { class: "path" }, element("a", { href: link.variables(run.id) }, "Variables")),
+      element(
+        "div",
+        { class: "bar" },
+        element("h1", { tabindex: "-1" }, `Variable ${variable}`),
+        siblings(variable, run.units.length, (other) => link.variable(run.id, other), "variable"),
+      ),
+      element(
+        "div",
+        { class: "columns" },
+        meanings(answer.meaning),
+        dependent(run, variable, answer.dependent, units.length),
+      ),
+      element(
+        "div",
+        { class: "bar" },
+        element("h2", {}, `Its ${counted(units.length, "unit")}`),
+        choice(
+          "Sort by",
+          "order",
+          Object.entries(ORDERS).map(([name, [text]]) => [name, text]),
+          order,
+          (value) => {
+            location.hash = withQuery(hash, { page: null, order: value === "use" ? null : value });
+          },
+        ),
+      ),
+      element(
+        "p",
+        { class: "hint" },
+        "The images that excite each unit most. Point at one, or tap it, to see where the evidence is.",
+      ),
+      rows,
+      pager(hash, page, PAGE, units.length),
+    ],
+  };
+}
+
+function unitRow(run, variable, unit) {
+  const title = `Unit ${unit.unit}`;
+  return element(
+    "section",
+    { class: "unit-row", "aria-label": title },
+    element(
+      "div",
+      { class: "unit-head" },
+      element("h3", {}, element("a", { href: link.unit(run.id, variable, unit.unit) }, title)),
+      element(
+        "p",
+        { class: "about" },
+        unit.images_taking_it
+          ? `taken by ${counted(unit.images_taking_it, "image")}, ${percent(unit.share)}`
+          : "taken by no image",
+      ),
+    ),
+    unit.top.length
+      ? gallery(
+          unit.top.map((item) =>
+            tile({
+              run,
+              image: item.image,
+              unit: [variable, unit.unit],
+              pixels: 72,
+              caption: percent(item.score),
+            }),
+          ),
+          { label: `Best images of unit ${unit.unit}`, small: true },
+        )
+      : element("p", { class: "hint" }, "No image excites it."),
+  );
+}
+
+function meanings(list) {
+  return element(
+    "section",
+    { "aria-labelledby": "tells" },
+    element("h2", { id: "tells" }, "What it tells about"),
+    list.length
+      ? bars(
+          list.map((item) => ({
+            name: spaced(item.attribute),
+            value: item.nmi,
+            text: item.nmi.toFixed(2),
+          })),
+          { most: 1 },
+        )
+      : element("p", { class: "hint" }, "No labels or attributes of these images are known."),
+    list.length > 0 &&
+      element(
+        "p",
+        { class: "hint" },
+        "Normalised mutual information: 0 is nothing, 1 is everything.",
+      ),
+  );
+}
+
+function dependent(run, variable, list, units) {
+  return element(
+    "section",
+    { "aria-labelledby": "depends" },
+    element("h2", { id: "depends" }, "Variables that share most with it"),
+    list.length
+      ? bars(
+          list.map((item) => ({
+            name: `variable ${item.variable}`,
+            href: link.maps(run.id, variable, item.variable),
+            value: item.nats,
+            text: `${decimal(item.nats)} nats`,
+          })),
+          { most: Math.log(units) },
+        )
+      : element(
+          "p",
+          { class: "hint" },
+          "It shares nothing with the others, or that was not measured.",
+        ),
+    list.length > 0 &&
+      element(
+        "p",
+        { class: "hint" },
+        `Of at most ln ${units} = ${decimal(Math.log(units))} nats. Follow one to see which units go together.`,
+      ),
+  );
+}
+
+/** Links to the one before and the one after. */
+export function siblings(number, total, href, noun) {
+  const step = (to, text, id) =>
+    to >= 0 && to < total
+      ? element("a", { id, class: "button", href: href(to), "aria-label": `${noun} ${to}` }, text)
+      : element("span", { class: "button off", "aria-hidden": "true" }, text);
+  return element(
+    "nav",
+    { class: "siblings", "aria-label": `Other ${noun}s` },
+    step(number - 1, "←", "sibling-before"),
+    step(number + 1, "→", "sibling-after"),
+  );
+}

@@ -1,0 +1,91 @@
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+
+from imsvd.explanations import explain
+from imsvd.explorer import ExplainedRun, create_app, open_run
+
+BASE = "http://127.0.0.1"
+PARTS = ("joint", "discreteness", "meaning", "retrieval")
+
+
+@pytest.fixture(scope="session")
+def explained(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny run explained with shapes; copy it before changing anything in it."""
+    run = Path(shutil.copytree(trained, tmp_path_factory.mktemp("explored") / "run"))
+    explain(run, "shapes:128", only=PARTS)
+    return run
+
+
+@pytest.fixture(scope="session")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six labelled photographs that are not square and carry a secret in their EXIF data."""
+    folder = tmp_path_factory.mktemp("photographs")
+    random = np.random.default_rng(0)
+    for number in range(6):
+        path = folder / ("left", "right")[number % 2] / f"{number}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        small = random.integers(0, 256, (6, 9, 3)).astype(np.uint8)
+        exif = Image.Exif()
+        exif[0x010E] = "secret place"
+        picture = Image.fromarray(small).resize((300, 200), Image.Resampling.BICUBIC)
+        picture.save(path, exif=exif, quality=95)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def explained_photographs(
+    trained: Path, photographs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The same run explained with photographs, one of them unreadable."""
+    folder = tmp_path_factory.mktemp("explored-photographs")
+    data = Path(shutil.copytree(photographs, folder / "data"))
+    (data / "left" / "0.jpg").write_bytes(b"no image at all")
+    run = Path(shutil.copytree(trained, folder / "run"))
+    explain(run, data, only=("discreteness",))
+    return run
+
+
+@pytest.fixture(scope="session")
+def opened(explained: Path) -> ExplainedRun:
+    return open_run(explained)
+
+
+@pytest.fixture(scope="session")
+def client(explained: Path, explained_photographs: Path) -> Iterator[TestClient]:
+    """Run 0 has shapes, run 1 photographs."""
+    with TestClient(create_app([explained, explained_photographs]), base_url=BASE) as made:
+        yield made
+
+
+class Ask:
+    """Asks for JSON and checks the status."""
+
+    def __init__(self, client: TestClient) -> None:
+        self.client = client
+
+    def __call__(self, path: str, status: int = 200) -> dict[str, Any]:
+        answer = self.client.get(f"/api/{path}")
+        assert answer.status_code == status, answer.text
+        record: dict[str, Any] = json.loads(answer.content)
+        return record
+
+    def error(self, path: str, status: int) -> str:
+        """The sentence of a refusal."""
+        record = self(path, status)
+        assert list(record) == ["error"]
+        sentence: str = record["error"]
+        assert sentence.endswith(".")
+        return sentence
+
+
+@pytest.fixture(scope="session")
+def ask(client: TestClient) -> Ask:
+    return Ask(client)

@@ -1,0 +1,91 @@
+"""Training curves, and two runs side by side."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imsvd.evaluation.results import append_result
+from imsvd.explorer import ExplainedRun, open_run
+from imsvd.explorer.comparison import agreement, code_information, compare
+from imsvd.explorer.training_curves import training
+from tests.explorer.conftest import Ask
+from tests.oracles import explorer as oracle
+
+
+def test_training_is_told_as_series_with_bounds(ask: Ask, explained: Path) -> None:
+    answer = ask("runs/0/training")
+    records = [json.loads(line) for line in (explained / "metrics.jsonl").read_text().splitlines()]
+    series = {item["name"]: item["points"] for item in answer["series"]}
+    assert series["loss"] == [[record["epoch"], record["loss"]] for record in records]
+    expected = [[record["epoch"], record["terms"]["invariance"]] for record in records]
+    assert series["invariance"] == expected
+    assert not {"epoch", "step", "bounds"} & set(series)
+    bounds = records[-1]["bounds"]
+    assert answer["marks"]["loss"]["ideal"] == bounds["ideal"]["total"]
+    values = [values["total"] for values in bounds.values()]
+    assert answer["bounds"]["loss"] == [min(values), max(values)]
+
+
+def test_only_finite_numbers_are_told(explained: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(explained, tmp_path / "run"))
+    lines = ['{"epoch": 1, "loss": NaN, "lr": 0.5, "name": "x", "terms": {"a": Infinity, "b": 2}}']
+    lines += ['{"epoch": 2, "loss": 1.5, "fine": true, "terms": {"b": 3}}', '{"epoch": 3, "lo']
+    (run / "metrics.jsonl").write_text("\n".join(lines))
+    answer = training(open_run(run))
+    assert {item["name"]: item["points"] for item in answer["series"]} == {
+        "lr": [[1, 0.5]],
+        "b": [[1, 2], [2, 3]],
+        "loss": [[2, 1.5]],
+    }
+    assert answer["bounds"] == {}
+
+
+def test_runs_are_compared_number_by_number(
+    explained: Path, explained_photographs: Path, tmp_path: Path
+) -> None:
+    first = Path(shutil.copytree(explained, tmp_path / "first"))
+    for value in (10.0, 50.0):
+        append_result(first, "knn", {"knn_20": value}, data="shapes", details={})
+    answer = compare(open_run(first), open_run(explained_photographs))
+    rows = {(row["group"], row["name"]): (row["first"], row["second"]) for row in answer["rows"]}
+    assert rows["run", "explained images"] == (128, 5)
+    assert rows["knn on shapes", "knn 20"] == (50.0, None)
+    one_hot, nothing = rows["theorem", "one hot"]
+    assert isinstance(one_hot, float)
+    assert nothing is None
+    assert all(isinstance(value, float) for value in rows["discreteness", "share above 0.9"])
+    assert set(answer["training"]) == {"first", "second"}
+    assert answer["agreement"]["common_images"] == 0
+    assert answer["agreement"]["mutual_information"] is None
+
+
+def test_codes_of_the_same_images_are_compared_by_what_they_tell(opened: ExplainedRun) -> None:
+    codes = opened.encodings.codes
+    found = code_information(codes, codes[:, ::-1], (opened.units, opened.units))
+    for a in range(4):
+        for b in range(4):
+            expected = oracle.mutual_information(codes[:, a].tolist(), codes[:, 3 - b].tolist())
+            assert found[a, b] == pytest.approx(expected, abs=1e-9)
+
+
+def test_images_are_matched_by_name(opened: ExplainedRun) -> None:
+    every = opened.encodings
+    kept = np.arange(127, 20, -3)
+    fewer = every._replace(
+        images=every.images[kept], codes=every.codes[kept], confidence=every.confidence[kept]
+    )
+    other = ExplainedRun(opened.run, opened.summary, opened.description, opened.source, fewer)
+    found = agreement(opened, other)
+    assert found["common_images"] == len(kept)
+    information = np.array(found["mutual_information"])
+    column = every.codes[kept, 2].tolist()
+    assert information[2, 2] == pytest.approx(oracle.mutual_information(column, column), abs=1e-3)
+
+
+def test_a_comparison_is_answered(ask: Ask) -> None:
+    answer = ask("compare?first=0&second=0")
+    assert answer["agreement"]["common_images"] == 128
+    assert all(row["first"] == row["second"] for row in answer["rows"])

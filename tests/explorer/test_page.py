@@ -1,0 +1,418 @@
+"""The page in a real browser: every view, deep links, keys, dropped pictures, accessibility."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+import imsvd
+from imsvd.datasets import open_source
+from imsvd.explorer import create_app
+from imsvd.explorer.page_files import FOLDER, INDEX
+from tests.explorer.served import served
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page, Request
+
+browsing = pytest.importorskip("playwright.sync_api")
+axe_runner = pytest.importorskip("axe_playwright_python.sync_playwright")
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
+OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+
+VIEWS = {
+    "#/": "run",
+    "#/runs/0/variables/3": "Variable 3",
+    "#/runs/0/units/3/1": "Unit 1 of variable 3",
+    "#/runs/0/images": "Images",
+    "#/runs/0/images/12?by=features": "Image 12",
+    "#/runs/0/maps?m=1&n=2": "Maps",
+    "#/runs/0/training": "Training",
+    "#/compare/0/1": "Compare two runs",
+    "#/runs/2/variables/0": "Variable 0",
+    "#/runs/2/maps": "Maps",
+}
+
+
+def made_up_information() -> NDArray[np.float32]:
+    """Values that differ, which those of a hardly trained run do not within three digits."""
+    return np.random.default_rng(0).random((4, 4), dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def address(
+    explained: Path, explained_photographs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Run 0 has shapes, run 1 is a copy of it, run 2 has photographs and only one part."""
+    copy = Path(shutil.copytree(explained, tmp_path_factory.mktemp("copy") / "again"))
+    np.save(copy / "explanations" / "mutual_information.npy", made_up_information())
+    with served(create_app([explained, copy, explained_photographs])) as port:
+        yield f"http://127.0.0.1:{port}/"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with browsing.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
+        yield opened
+        opened.close()
+
+
+@contextmanager
+def opened_page(browser: Browser, **settings: Any) -> Iterator[tuple[Page, list[str]]]:
+    """A page and the list of what goes wrong in it."""
+    context = browser.new_context(**settings)
+    page = context.new_page()
+    problems: list[str] = []
+    page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("requestfailed", lambda request: problems.extend(failures(request)))
+    yield page, problems
+    context.close()
+
+
+def failures(request: Request) -> list[str]:
+    """What failed; a picture that is given up when its page is left has not."""
+    return [] if request.failure == "net::ERR_ABORTED" else [f"{request.url}: {request.failure}"]
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page in which nothing may go wrong."""
+    with opened_page(browser) as (made, problems):
+        yield made
+        assert problems == []
+
+
+def open_view(page: Page, address: str, view: str, heading: str | None = None) -> None:
+    page.goto(address + view)
+    page.locator("main:not([aria-busy]) h1").wait_for()
+    if heading is not None:
+        assert page.locator("h1").inner_text() == heading
+
+
+def wait_for_heading(page: Page, heading: str) -> None:
+    page.get_by_role("heading", level=1, name=heading, exact=True).wait_for()
+
+
+def accessibility_problems(page: Page, *rules: str) -> list[str]:
+    only = {"runOnly": {"type": "rule", "values": list(rules)}} if rules else {}
+    found = axe_runner.Axe().run(page, options={"resultTypes": ["violations"], **only})
+    return [
+        f"{violation['id']}: {[node['html'][:120] for node in violation['nodes'][:3]]}"
+        for violation in found.response["violations"]
+    ]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_is_whole_and_accessible(page: Page, address: str, view: str) -> None:
+    open_view(page, address, view, VIEWS[view])
+    assert page.title().endswith("imsvd explorer")
+    assert accessibility_problems(page) == []
+    page.emulate_media(color_scheme="dark", reduced_motion="reduce")
+    assert accessibility_problems(page, "color-contrast") == []
+    page.set_viewport_size({"width": 360, "height": 640})
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    too_wide = "[...document.querySelectorAll('main *')].filter(e => !e.closest('.scroll') && "
+    too_wide += "e.getBoundingClientRect().right > 361).map(e => e.outerHTML.slice(0, 80))"
+    assert page.evaluate(too_wide) == []
+
+
+def test_the_page_asks_for_all_its_modules_at_once() -> None:
+    named = re.findall(r"/static/([a-z]+\.js)", (FOLDER / INDEX).read_text())
+    assert sorted(named) == sorted(path.name for path in FOLDER.glob("*.js"))
+
+
+def test_pictures_have_names_and_arrive(page: Page, address: str) -> None:
+    open_view(page, address, "#/runs/0/images")
+    pictures = page.locator(".gallery img")
+    assert pictures.count() == 60
+    pictures.first.scroll_into_view_if_needed()
+    page.wait_for_load_state("networkidle")
+    assert pictures.first.evaluate("image => image.complete && image.naturalWidth") == 128
+    label = open_source("shapes:128").classes[int(open_source("shapes:128").labels[0])]  # type: ignore[index]
+    assert pictures.first.get_attribute("alt") == f"Image 0, {label}"
+
+
+def test_from_a_variable_to_a_unit_to_an_image_and_back(page: Page, address: str) -> None:
+    open_view(page, address, "#/")
+    page.get_by_role("link", name=re.compile("^Variable 2")).click()
+    wait_for_heading(page, "Variable 2")
+    page.locator(".unit-row h3 a").first.click()
+    page.locator("#takers").wait_for()
+    unit = page.url
+    page.locator(".gallery a").nth(1).click()
+    page.locator("#code").wait_for()
+    assert page.locator(".cell").count() == 4
+    page.go_back()
+    page.locator("#takers").wait_for()
+    assert page.url == unit
+    page.reload()
+    page.locator("#takers").wait_for()
+    page.go_back()
+    wait_for_heading(page, "Variable 2")
+
+
+def test_going_back_restores_the_place_in_the_page(page: Page, address: str) -> None:
+    page.set_viewport_size({"width": 700, "height": 300})
+    open_view(page, address, "#/runs/0/images?page=1")
+    assert page.locator(".pager").inner_text().split("\n")[1].strip() == "Page 2 of 3"
+    page.evaluate("window.scrollTo(0, 240)")
+    page.locator(".gallery a").nth(20).click()
+    page.locator("#code").wait_for()
+    assert page.evaluate("window.scrollY") == 0
+    page.go_back()
+    wait_for_heading(page, "Images")
+    page.wait_for_timeout(100)
+    assert page.evaluate("window.scrollY") >= 240
+    assert "page=1" in page.url
+
+
+def test_pointing_at_an_image_shows_the_evidence(page: Page, address: str) -> None:
+    open_view(page, address, "#/runs/0/units/3/1")
+    tiles = page.locator(".gallery a")
+    tiles.first.hover()
+    tiles.first.locator(".map.ready").wait_for()
+    assert "/map/3/1?" in str(tiles.first.locator(".map").get_attribute("src"))
+    page.mouse.move(0, 0)
+    tiles.first.locator(".map").wait_for(state="detached")
+    tiles.nth(1).focus()
+    tiles.nth(1).locator(".map.ready").wait_for()
+    page.keyboard.press("Escape")
+    tiles.nth(1).locator(".map").wait_for(state="detached")
+    page.get_by_label("Show the evidence on all").check()
+    tiles.last.locator(".map.ready").wait_for()
+    assert page.locator(".map.ready").count() == tiles.count()
+
+
+def test_the_first_tap_shows_the_evidence_and_the_second_opens(
+    browser: Browser, address: str
+) -> None:
+    settings = {"has_touch": True, "viewport": {"width": 360, "height": 640}}
+    with opened_page(browser, **settings) as (page, problems):
+        open_view(page, address, "#/runs/0/units/3/1")
+        first = page.locator(".gallery a").first
+        first.tap()
+        first.locator(".map.ready").wait_for()
+        assert page.url.endswith("#/runs/0/units/3/1")
+        first.tap()
+        page.locator("#code").wait_for()
+        open_view(page, address, "#/runs/1/maps?m=1&n=2")
+        box: Any = page.locator("#information").bounding_box()
+        page.locator("#information").tap(position={"x": 3, "y": box["height"] - 3})
+        page.get_by_role("heading", name="Variables 3 and 0").wait_for()
+        assert problems == []
+
+
+def test_the_code_is_that_of_the_encoder_and_shows_its_evidence(
+    page: Page, address: str, explained: Path
+) -> None:
+    open_view(page, address, "#/runs/0/images/12")
+    code = imsvd.load(explained).codes(open_source("shapes:128").read(12)[None])[0].tolist()
+    assert page.locator(".cell-unit").all_inner_texts() == [str(unit) for unit in code]
+    page.locator(".cell").nth(2).focus()
+    page.locator(".stage .map.ready").wait_for()
+    said = page.locator(".stage-caption").inner_text()
+    assert said.startswith(f"Evidence for unit {code[2]} of variable 2")
+
+
+def test_neighbours_come_with_the_reason(page: Page, address: str) -> None:
+    open_view(page, address, "#/runs/0/images/12")
+    why = page.locator(".why").first
+    shared = int(why.inner_text().split()[0])
+    why.click()
+    reason = page.locator(".reason")
+    assert reason.locator(".pairs li").count() == shared
+    assert reason.locator("img").first.evaluate("image => image.alt").endswith("in this picture")
+    assert page.locator(".cell.shared").count() == shared
+    page.keyboard.press("Escape")
+    assert reason.is_hidden()
+    assert why.evaluate("button => button === document.activeElement")
+    page.get_by_role("link", name="By features").click()
+    page.locator("#by-features[aria-current]").wait_for()
+    assert "by=features" in page.url
+    assert "cosine" in page.locator(".neighbour").first.inner_text()
+
+
+def a_picture() -> bytes:
+    made = io.BytesIO()
+    Image.fromarray(np.full((50, 70, 3), (250, 20, 20), dtype=np.uint8)).save(made, "PNG")
+    return made.getvalue()
+
+
+def drop(page: Page, content: bytes, kind: str) -> None:
+    """Drops a file onto the page as a person would."""
+    script = """([bytes, type]) => {
+      const carried = new DataTransfer();
+      carried.items.add(new File([new Uint8Array(bytes)], "file", { type }));
+      for (const name of ["dragover", "drop"]) {
+        const options = { dataTransfer: carried, bubbles: true, cancelable: true };
+        document.body.dispatchEvent(new DragEvent(name, options));
+      }
+    }"""
+    page.evaluate(script, [list(content), kind])
+
+
+def test_a_dropped_picture_gets_a_code_neighbours_and_an_address(page: Page, address: str) -> None:
+    open_view(page, address, "#/runs/0/variables")
+    drop(page, a_picture(), "image/png")
+    wait_for_heading(page, "Your picture")
+    assert re.search(r"#/runs/0/own/[0-9a-f]{32}$", page.url)
+    units = page.locator(".cell-unit").all_inner_texts()
+    assert len(units) == 4
+    assert page.locator(".neighbour").count() == 12
+    assert accessibility_problems(page) == []
+    page.reload()
+    wait_for_heading(page, "Your picture")
+    assert page.locator(".cell-unit").all_inner_texts() == units
+    page.locator(".cell").first.hover()
+    page.locator(".stage .map.ready").wait_for()
+
+
+def test_a_picture_can_be_chosen(page: Page, address: str) -> None:
+    open_view(page, address, "#/runs/0/images")
+    chosen: Any = {"name": "a.png", "mimeType": "image/png", "buffer": a_picture()}
+    with page.expect_file_chooser() as chooser:
+        page.get_by_role("button", name="Your picture…").click()
+    chooser.value.set_files(chosen)
+    wait_for_heading(page, "Your picture")
+
+
+@pytest.mark.parametrize(
+    ("view", "sentence"),
+    [
+        ("#/runs/0/variables/99", "There is no variable 99"),
+        ("#/runs/7/variables", "There is no such page."),
+        ("#/somewhere", "There is no such page."),
+    ],
+)
+def test_errors_are_sentences(browser: Browser, address: str, view: str, sentence: str) -> None:
+    with opened_page(browser) as (page, _):
+        open_view(page, address, view, "This cannot be shown")
+        assert sentence in page.get_by_role("alert").inner_text()
+        assert accessibility_problems(page) == []
+
+
+def test_what_is_no_picture_is_refused_with_a_sentence(browser: Browser, address: str) -> None:
+    with opened_page(browser) as (page, _):
+        open_view(page, address, "#/runs/0/images")
+        drop(page, b"no picture", "text/plain")
+        page.get_by_role("alert").wait_for()
+        assert "cannot be read as an image" in page.get_by_role("alert").inner_text()
+        page.keyboard.press("Escape")
+        page.get_by_role("alert").wait_for(state="detached")
+        wait_for_heading(page, "Images")
+
+
+def test_a_run_without_the_joint_matrix_says_how_to_make_it(page: Page, address: str) -> None:
+    open_view(page, address, "#/runs/2/maps")
+    assert "imsvd explain" in page.locator(".notice").inner_text()
+    assert "--only joint" in page.locator(".notice").inner_text()
+
+
+def focused(page: Page) -> str:
+    told: str = page.evaluate("document.activeElement.id || document.activeElement.className")
+    return told
+
+
+def test_keys_reach_everything(page: Page, address: str) -> None:
+    open_view(page, address, "#/runs/0/images")
+    page.keyboard.press("Tab")
+    assert focused(page) == "skip"
+    assert page.locator("#skip").bounding_box()["width"] > 50  # type: ignore[index]
+    page.keyboard.press("Enter")
+    assert focused(page) == "main"
+    page.keyboard.press("Tab")
+    assert focused(page) == "label"
+    page.keyboard.press("Tab")
+    place = "[...document.querySelectorAll('.gallery a')].indexOf(document.activeElement)"
+    assert page.evaluate(place) == 0
+    columns = page.evaluate(
+        "new Set([...document.querySelectorAll('.gallery a')].map(a => a.offsetLeft)).size"
+    )
+    expected = {"ArrowRight": 1, "ArrowDown": 1 + columns, "ArrowLeft": columns, "ArrowUp": 0}
+    for key, at in expected.items():
+        page.keyboard.press(key)
+        assert page.evaluate(place) == at
+    page.keyboard.press("End")
+    assert page.evaluate(place) == 59
+    outline = "getComputedStyle(document.activeElement).outlineStyle"
+    assert page.evaluate(outline) == "solid"
+    page.keyboard.press("Enter")
+    wait_for_heading(page, "Image 59")
+    assert page.evaluate("document.activeElement.tagName") == "H1"
+
+
+def test_the_map_of_information_is_read_by_keys_and_pointer(page: Page, address: str) -> None:
+    values = made_up_information()
+    open_view(page, address, "#/runs/1/maps?m=1&n=2")
+    field, reading = page.locator("#information"), page.locator("output").first
+    assert reading.inner_text() == f"variables 1 and 2: {values[1, 2]:.3f} nats"
+    field.focus()
+    for key in ("ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight"):
+        page.keyboard.press(key)
+    assert reading.inner_text() == f"variables 2 and 3: {values[2, 3]:.3f} nats"
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name="Variables 2 and 3").wait_for()
+    assert "m=2&n=3" in page.url
+    assert focused(page) == "information"
+    box: Any = field.bounding_box()
+    field.hover(position={"x": box["width"] / 8, "y": 7 * box["height"] / 8})
+    assert reading.inner_text() == f"variables 3 and 0: {values[3, 0]:.3f} nats"
+    page.go_back()
+    page.get_by_role("heading", name="Variables 1 and 2").wait_for()
+
+
+def test_the_values_of_a_map_are_a_table_on_demand(
+    page: Page, address: str, explained: Path
+) -> None:
+    values = np.load(explained / "explanations" / "joint_matrix.npy")[4:8, 8:12]
+    open_view(page, address, "#/runs/0/maps?m=1&n=2")
+    section = page.locator("section", has=page.locator("#joint"))
+    button = section.get_by_role("button", name="Values as a table")
+    button.click()
+    cells = section.locator("td").all_inner_texts()
+    assert np.allclose([float(cell) for cell in cells], values.ravel(), rtol=0.01)
+    page.keyboard.press("Escape")
+    assert section.locator("table").is_hidden()
+    assert button.get_attribute("aria-expanded") == "false"
+
+
+def test_the_curves_are_those_of_the_training(page: Page, address: str, explained: Path) -> None:
+    records = [json.loads(line) for line in (explained / "metrics.jsonl").read_text().splitlines()]
+    open_view(page, address, "#/runs/0/training")
+    chart = page.locator(".chart-box").first
+    assert chart.locator("h2").inner_text() == "Loss"
+    assert "ideal, batch limit" in chart.locator(".bound-name").all_text_contents()
+    chart.locator(".plot").focus()
+    page.keyboard.press("Home")
+    said = chart.locator("output").inner_text().replace("−", "-")
+    epoch, value = said.removeprefix("Epoch ").split(": ")
+    assert int(epoch) == records[0]["epoch"]
+    assert float(value) == pytest.approx(records[0]["loss"], rel=0.01)
+
+
+def test_two_runs_are_put_side_by_side(page: Page, address: str) -> None:
+    open_view(page, address, "#/compare/0/1")
+    rows = page.locator("tr", has_text="explained images")
+    assert rows.locator("td").all_inner_texts() == ["128", "128", "0"]
+    assert "128 images that both runs describe" in page.locator("main").inner_text()
+    page.locator("#second").focus()
+    page.locator("#second").select_option("2")
+    page.get_by_text("describe different images").wait_for()
+    assert page.url.endswith("#/compare/0/2")
+    assert focused(page) == "second"

@@ -1,0 +1,108 @@
+"""Where the explorer may listen, and the command that starts it."""
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from imsvd.errors import InputError
+from imsvd.explorer.serving import address, checked_token, is_loopback, listen
+from tests.training.tiny import CommandLine
+
+TOKEN = "a-token-of-some-length"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.0.0.53"])
+def test_this_machine_needs_no_token(host: str) -> None:
+    assert is_loopback(host)
+    assert checked_token(host, None, False) is None
+    assert checked_token(host, TOKEN, False) == TOKEN
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "example.org", ""])
+def test_the_network_is_let_in_only_when_asked_and_with_a_token(host: str) -> None:
+    with pytest.raises(InputError, match="--allow-network"):
+        checked_token(host, None, False)
+    with pytest.raises(InputError, match="--allow-network"):
+        checked_token(host, TOKEN, False)
+    made = [checked_token(host, None, True) for _ in range(2)]
+    assert all(token is not None and len(token) >= 32 for token in made)
+    assert made[0] != made[1]
+    assert checked_token(host, TOKEN, True) == TOKEN
+
+
+@pytest.mark.parametrize(
+    "token", ["", "short", "with a space in the middle", "sixteen;letters;=", "ä" * 20]
+)
+def test_weak_tokens_are_refused(token: str) -> None:
+    with pytest.raises(InputError, match="--token must have at least 16"):
+        checked_token("127.0.0.1", token, False)
+
+
+def test_the_address_can_be_opened() -> None:
+    assert address("127.0.0.1", 8000, None) == "http://127.0.0.1:8000/"
+    assert address("::1", 8000, TOKEN) == f"http://[::1]:8000/?token={TOKEN}"
+    assert address("0.0.0.0", 80, None) == f"http://{socket.gethostname()}:80/"
+
+
+def test_a_port_in_use_is_a_sentence() -> None:
+    with listen("127.0.0.1", 0) as opened:
+        # Without it every answer on a connection that is kept would wait for 40 ms.
+        assert opened.proto == socket.IPPROTO_TCP
+        port = opened.getsockname()[1]
+        with pytest.raises(InputError, match=f"port {port} is in use.*--port"):
+            listen("127.0.0.1", port)
+    with pytest.raises(InputError, match="not a possible address"):
+        listen("no.such.host.invalid", 8000)
+
+
+def test_the_command_refuses_what_it_cannot_serve(
+    command: CommandLine, trained: Path, tmp_path: Path
+) -> None:
+    explore = ["explore", "--no-browser", "--port", "0"]
+    command.refuses([*explore, str(trained)], "has not been explained yet", "imsvd explain")
+    command.refuses([*explore, str(tmp_path / "none")], "is not a run folder")
+    command.refuses([*explore, str(trained), "--host", "0.0.0.0"], "--allow-network")
+    command.refuses([*explore, str(trained), "--token", "short"], "--token")
+
+
+def test_without_its_libraries_the_extra_is_named(
+    command: CommandLine, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("imsvd.explorer")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    command.refuses(["explore", str(trained)], "uvicorn", "imsvd[explorer]")
+
+
+def test_the_command_serves_until_it_is_interrupted(command: CommandLine, explained: Path) -> None:
+    with listen("127.0.0.1", 0) as opened:
+        port = opened.getsockname()[1]
+    answers: list[bytes] = []
+    visitor = threading.Thread(target=visit_and_interrupt, args=(port, answers))
+    visitor.start()
+    code = command(["explore", str(explained), "--port", str(port), "--no-browser"])
+    visitor.join()
+    assert code == 0
+    assert b'"runs"' in answers[0]
+    assert command.out.splitlines()[0].startswith(f"Explorer: http://127.0.0.1:{port}/ ")
+    assert command.out.splitlines()[-1] == "Stopped."
+    assert "Traceback" not in command.err
+
+
+def visit_and_interrupt(port: int, answers: list[bytes]) -> None:
+    """Ask until there is an answer, then press Ctrl-C."""
+    until = time.monotonic() + 60
+    while not answers and time.monotonic() < until:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/runs", timeout=20) as answer:
+                answers.append(answer.read())
+        except OSError:
+            time.sleep(0.05)
+    os.kill(os.getpid(), signal.SIGINT)

@@ -1,0 +1,192 @@
+"""Variables and units as they are told, against sorting by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from imsvd.explanations.encodings import Encodings
+from imsvd.explanations.joint import leading_variables
+from imsvd.explorer import ExplainedRun
+from imsvd.explorer.explained_run import AbsentError
+from imsvd.explorer.variables import joint
+from tests.explorer.conftest import Ask
+from tests.oracles import explorer as oracle
+
+
+@pytest.fixture(scope="module")
+def encodings(opened: ExplainedRun) -> Encodings:
+    return opened.encodings
+
+
+def test_runs_are_listed_with_what_is_known_of_them(ask: Ask) -> None:
+    shapes, photographs = ask("runs")["runs"]
+    assert (shapes["id"], shapes["images"], shapes["units"]) == (0, 128, [4, 4, 4, 4])
+    assert (shapes["data"], shapes["split"], shapes["method"]) == ("shapes:128", "train", "imsvd")
+    assert shapes["epochs"] == 2
+    assert shapes["leading"] == 4
+    assert "circle" in shapes["labels"]
+    assert len(shapes["attributes"]) == 8
+    assert shapes["properties"][0]["name"] == "one_hot"
+    assert (photographs["images"], photographs["labels"]) == (5, ["left", "right"])
+    assert (photographs["properties"], photographs["leading"]) == (None, 0)
+
+
+def test_every_unit_lists_its_images_surest_first(ask: Ask, encodings: Encodings) -> None:
+    seen: list[int] = []
+    for variable in range(4):
+        for unit in range(4):
+            answer = ask(f"runs/0/units/{variable}/{unit}?count=200")
+            images = [item["image"] for item in answer["images"]]
+            assert images == oracle.images_of_unit(encodings, variable, unit)
+            assert answer["total"] == len(images)
+            assert sum(item["count"] for item in answer["labels"]) == len(images)
+            seen += images
+    assert sorted(seen) == sorted(list(range(128)) * 4)
+
+
+def test_a_page_of_a_unit_is_a_part_of_all(ask: Ask) -> None:
+    whole = ask("runs/0/units/0/0?count=200")
+    unit = 0 if whole["total"] > 3 else 1
+    whole = ask(f"runs/0/units/0/{unit}?count=200")
+    part = ask(f"runs/0/units/0/{unit}?offset=1&count=2")
+    assert part["images"] == whole["images"][1:3]
+    assert part["total"] == whole["total"]
+    assert ask(f"runs/0/units/0/{unit}?offset=100000")["images"] == []
+
+
+def test_labels_of_a_unit_are_counted(ask: Ask) -> None:
+    answer = ask("runs/0/units/1/2?count=200")
+    names = [item["label"] for item in answer["images"]]
+    assert {item["label"]: item["count"] for item in answer["labels"]} == {
+        name: names.count(name) for name in set(names)
+    }
+    counts = [item["count"] for item in answer["labels"]]
+    assert counts == sorted(counts, reverse=True)
+
+
+def test_variables_are_told_in_a_few_numbers(ask: Ask, encodings: Encodings) -> None:
+    listed = ask("runs/0/variables")["variables"]
+    assert [item["variable"] for item in listed] == [0, 1, 2, 3]
+    for item in listed:
+        variable = item["variable"]
+        counts = np.bincount(encodings.codes[:, variable], minlength=4)
+        shares = counts[counts > 0] / counts.sum()
+        plug_in = -sum(share * math.log2(share) for share in shares)
+        assert plug_in - 1e-3 <= item["entropy_bits"] <= min(2, plug_in + 0.05)
+        expected = encodings.confidence[:, variable].astype(np.float64).mean()
+        assert item["mean_confidence"] == pytest.approx(expected, abs=1e-4)
+        even = encodings.marginals[4 * variable : 4 * variable + 4] * 4
+        assert item["dead_units"] == int((even < 0.01).sum())
+        order = sorted(range(4), key=lambda unit: (-counts[unit], unit))
+        best = [int(encodings.top_images[4 * variable + unit, 0]) for unit in order]
+        assert item["preview"] == best
+
+
+def test_a_variable_tells_of_its_units_and_its_relatives(
+    ask: Ask, encodings: Encodings, opened: ExplainedRun
+) -> None:
+    answer = ask("runs/0/variables/2")
+    assert [unit["unit"] for unit in answer["units"]] == [0, 1, 2, 3]
+    assert sum(unit["images_taking_it"] for unit in answer["units"]) == 128
+    assert sum(unit["share"] for unit in answer["units"]) == pytest.approx(1, abs=1e-3)
+    top = [item["image"] for item in answer["units"][1]["top"]]
+    assert top == encodings.top_images[9].tolist()
+    information = opened.mutual_information
+    assert information is not None
+    both = {m: (information[2, m] + information[m, 2]) / 2 for m in (0, 1, 3)}
+    expected = sorted(both, key=lambda m: -both[m])
+    assert [item["variable"] for item in answer["dependent"]] == expected
+    values = [item["nmi"] for item in answer["meaning"]]
+    assert len(values) == 8
+    assert values == sorted(values, reverse=True)
+
+
+def test_the_joint_matrix_is_the_one_that_was_measured(ask: Ask, opened: ExplainedRun) -> None:
+    blocks = [
+        [np.array(ask(f"runs/0/joint/{m}/{n}")["values"]) for n in range(4)] for m in range(4)
+    ]
+    whole = np.block(blocks)
+    assert whole.shape == (16, 16)
+    assert opened.joint is not None
+    np.testing.assert_allclose(whole, opened.joint, atol=1e-6)
+    # Every block is a distribution, and its mutual information is what was measured of it.
+    np.testing.assert_allclose([[block.sum() for block in row] for row in blocks], 1, atol=1e-5)
+    answer = ask("runs/0/mutual-information")
+    block = torch.tensor(blocks[1][3]).clamp_min(1e-12)
+    shared = (block * (block / (block.sum(1, keepdim=True) * block.sum(0))).log()).sum()
+    assert answer["values"][1][3] == pytest.approx(float(shared), abs=1e-3)
+    assert answer["size"] == 4
+
+
+def test_what_was_not_measured_comes_with_the_command_that_measures_it(ask: Ask) -> None:
+    assert "--only joint" in ask.error("runs/1/joint/0/1", 404)
+    assert "--only joint" in ask.error("runs/1/mutual-information", 404)
+    assert ask("runs/1/variables/0")["dependent"] == []
+    assert ask("runs/1/variables")["variables"][0]["meaning"] is None
+
+
+def test_only_leading_variables_that_fit_are_kept() -> None:
+    assert leading_variables((4, 4, 4), 8) == 2
+    assert leading_variables((4, 4, 4), 11) == 2
+    assert leading_variables((4, 4, 4), 12) == 3
+    assert leading_variables((4, 4, 4), 3) == 0
+    assert leading_variables((32,) * 102) == 32
+
+
+def test_a_variable_beyond_the_kept_matrix_is_refused(
+    opened: ExplainedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert opened.joint is not None
+    monkeypatch.setattr(opened, "joint", opened.joint[:9, :9])
+    assert opened.leading == 2
+    assert joint(opened, 1, 0)["rows"] == 1
+    with pytest.raises(AbsentError, match="first 2 variables"):
+        joint(opened, 0, 2)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "runs/2/variables",
+        "runs/-1/variables",
+        "runs/0/variables/4",
+        "runs/0/variables/-1",
+        "runs/0/units/0/4",
+        "runs/0/units/4/0",
+        "runs/0/units/0/-1",
+        "runs/0/joint/0/4",
+        "runs/0/images/128",
+        "runs/0/images/-1",
+        f"runs/0/images/{10**30}",
+        "runs/0/images/128/thumbnail",
+        "runs/0/images/128/map/0/0",
+        "runs/0/images/0/map/4/0",
+        "runs/0/images/0/map/0/4",
+        "runs/0/images?label=unknown",
+        "compare?first=0&second=2",
+    ],
+)
+def test_numbers_out_of_range_are_not_there(ask: Ask, path: str) -> None:
+    assert "here is no" in (sentence := ask.error(path, 404)) or "has no" in sentence
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "runs/a/variables",
+        "runs/0/units/0/0?count=0",
+        "runs/0/units/0/0?count=201",
+        "runs/0/units/0/0?offset=-1",
+        "runs/0/images/1.5",
+        "runs/0/images/0/thumbnail?size=65",
+        "runs/0/images/0/map/0/0?size=64",
+        "runs/0/images/0/neighbours?by=taste",
+        "compare?first=0",
+        "runs/0/own/abc",
+        f"own/{'g' * 32}/thumbnail",
+    ],
+)
+def test_what_is_no_number_is_refused_with_a_sentence(ask: Ask, path: str) -> None:
+    ask.error(path, 422)
