@@ -1,0 +1,1 @@
+"""The paper's tables and figures as experiments: at its own scale, and at one that a CPU can carry."""

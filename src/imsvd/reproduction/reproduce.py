@@ -1,0 +1,196 @@
+"""`imsvd reproduce NAME --scale cpu`: experiments of the paper, run here and put beside its numbers.
+
+STORE/runs/                  the runs, each once, whichever experiments need it
+STORE/data/                  scenes that stand for VOC 2007 and COCO
+STORE/experiments/NAME/      result.json, .md, .csv and .png, as asked for last; rewritten as runs end
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from PIL import Image
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from imsvd.checkpoints import write_atomically
+from imsvd.compare import check_data
+from imsvd.errors import InputError
+from imsvd.grid.plan import Job, unique
+from imsvd.grid.runner import Standing, run_folder, run_grid
+from imsvd.reproduction.experiment import Experiment
+from imsvd.reproduction.markdown import NAME, Content, order_sentences, summaries
+from imsvd.reproduction.measuring import measure_all, measurements
+from imsvd.reproduction.plots import draw_result
+from imsvd.reproduction.report import current_facts, experiment_folder, write_result
+from imsvd.reproduction.results import gather
+from imsvd.reproduction.variants import Setup
+
+DECIDED_ELSEWHERE = {"seed": "--seeds", "data.source": "--data", "training.epochs": "--epochs"}
+"""Settings that an experiment decides run by run, and where they are given."""
+
+PICTURES = {
+    "joint": "joint_matrix.png",
+    "embeddings": "embeddings.png",
+    "galleries": "galleries/*.jpg",
+    "grad_cam": "grad_cam.png",
+}
+"""What a part of an explanation draws, below a run's explanations/; of several, the first is shown."""
+
+PLOT_SECONDS = 60
+"""Least time between two plots of an experiment while its runs come in; numbers are written at once."""
+
+WIDEST = 1000
+"""Most pixels across of a figure that is copied."""
+
+
+def reproduce(
+    experiments: Sequence[Experiment],
+    setup: Setup,
+    store: Path,
+    *,
+    parallel: int = 1,
+    console: Console | None = None,
+) -> list[Content]:
+    """Run what is missing of the experiments and return what result.json of each holds.
+
+    Args:
+        experiments: see `find_experiments`.
+        setup: at CPU scale.
+        store: folder for all runs and results; what it holds is not repeated.
+        parallel: runs at a time, each with its share of the cores.
+        console: where to show progress.
+
+    Raises:
+        Interrupted: after Ctrl-C; the same call goes on where it was.
+    """
+    console = console or Console(quiet=True)
+    check_setup(setup)
+    check_data(setup.data)
+    jobs = all_jobs(experiments, setup)
+    console.print(_summary(experiments, setup, len(jobs)), highlight=False, soft_wrap=True)
+    reporter = _Reporter(experiments, setup, store)
+    standing = run_grid(jobs, store, console, parallel=parallel, report=reporter.update)
+    wanted = [
+        measurement for experiment in experiments for measurement in measurements(experiment, setup)
+    ]
+    failures = measure_all(wanted, store, console)
+    contents = reporter.finish(standing)
+    _show(contents, failures, console)
+    if failures:
+        contents = [
+            {**content, "failures": [*content["failures"], *failures]} for content in contents
+        ]
+    return contents
+
+
+def all_jobs(experiments: Sequence[Experiment], setup: Setup) -> list[Job]:
+    """Return the runs of all experiments, each once, seed by seed, so that tables fill evenly."""
+    return unique(
+        job
+        for seed in setup.seeds
+        for experiment in experiments
+        for job in experiment.jobs(setup._replace(seeds=(seed,)))
+        if seed == setup.seeds[0] or not experiment.parts
+    )
+
+
+def check_setup(setup: Setup) -> None:
+    """Refuse what cannot be run."""
+    if not setup.seeds or min(setup.seeds) < 0:
+        raise InputError("--seeds must be a number of seeds such as 2, or seeds such as 0,1.")
+    if setup.epochs is not None and setup.epochs < 1:
+        raise InputError(f"--epochs {setup.epochs} is too few; give 1 or more.")
+    for setting in setup.settings:
+        key = setting.partition("=")[0].strip()
+        if key in DECIDED_ELSEWHERE:
+            raise InputError(
+                f"--set {key} would be the same for all runs; use {DECIDED_ELSEWHERE[key]} instead."
+            )
+
+
+class _Reporter:
+    """Writes the results of those experiments of which a run has ended."""
+
+    def __init__(self, experiments: Sequence[Experiment], setup: Setup, store: Path) -> None:
+        self.experiments, self.setup, self.store = experiments, setup, store
+        self.jobs = {experiment.name: experiment.jobs(setup) for experiment in experiments}
+        self.facts = current_facts()
+        self.written: dict[str, int] = {}
+        self.drawn: dict[str, float] = {}
+
+    def update(self, standing: Standing) -> None:
+        """Rewrite what has changed."""
+        for experiment in self.experiments:
+            over = standing.outcomes.keys() | standing.failures.keys()
+            done = sum(job in over for job in self.jobs[experiment.name])
+            if self.written.get(experiment.name) != done:
+                self.written[experiment.name] = done
+                content = self.write(experiment, standing)
+                last = self.drawn.get(experiment.name)
+                if last is None or time.monotonic() - last > PLOT_SECONDS:
+                    self.draw(experiment, content)
+
+    def finish(self, standing: Standing) -> list[Content]:
+        """Write everything once more, now with what was measured after the grid."""
+        contents = [self.write(experiment, standing) for experiment in self.experiments]
+        for experiment, content in zip(self.experiments, contents, strict=True):
+            self.draw(experiment, content)
+        return contents
+
+    def write(self, experiment: Experiment, standing: Standing) -> Content:
+        """Write the numbers of one experiment."""
+        facts = {**self.facts, "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
+        result = gather(experiment, self.setup, standing, self.store)
+        return write_result(result, self.store, facts)
+
+    def draw(self, experiment: Experiment, content: Content) -> None:
+        """Draw the plot of one experiment, or copy its figure, if there is something to see."""
+        picture = experiment_folder(self.store, experiment.name) / f"{NAME}.png"
+        if experiment.parts:
+            for job in self.jobs[experiment.name]:
+                _copy_figure(run_folder(self.store, job), experiment.parts, picture)
+        elif any(cell["mean"] is not None for cell in content["cells"]):
+            draw_result(content, picture)
+            self.drawn[experiment.name] = time.monotonic()
+
+
+def _copy_figure(run: Path, parts: Sequence[str], target: Path) -> None:
+    for part in parts:
+        found = sorted((run / "explanations").glob(PICTURES[part]))
+        if found:
+            with Image.open(found[0]) as image:
+                image.thumbnail((WIDEST, 2 * WIDEST))
+                content = io.BytesIO()
+                image.save(content, "PNG", optimize=True)
+            write_atomically(target, content.getvalue())
+
+
+def _summary(experiments: Sequence[Experiment], setup: Setup, runs: int) -> str:
+    names = ", ".join(experiment.name for experiment in experiments)
+    seeds = len(setup.seeds)
+    return (
+        f"Reproducing {names} with {setup.hundred} epoch{'s' * (setup.hundred > 1)} for the paper's "
+        f"100, {seeds} seed{'s' * (seeds > 1)}: {runs} run{'s' * (runs > 1)} in all."
+    )
+
+
+def _show(contents: Sequence[Content], failures: Sequence[str], console: Console) -> None:
+    """Print a line for every experiment, and what can be said of its order."""
+    table = Table(
+        "experiment", "paper", "order holds", "kept", "tau", box=None, padding=(0, 2, 0, 0)
+    )
+    for line in summaries(contents):
+        table.add_row(*line)
+    console.print(table)
+    for content in contents:
+        for sentence in order_sentences(content):
+            told = f"{content['experiment']}: {sentence}"
+            console.print(escape(told), style="dim", highlight=False, soft_wrap=True)
+    for failure in failures:
+        console.print(escape(f"Failed: {failure}"), style="red", highlight=False, soft_wrap=True)

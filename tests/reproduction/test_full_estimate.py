@@ -1,0 +1,114 @@
+"""Hours and bytes of full-scale runs: the paper's where it has them, else by the stated formula."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imsvd.config import override
+from imsvd.recipes import recipe
+from imsvd.reproduction.estimate import (
+    Hours,
+    evaluation_gpu_hours,
+    formula,
+    hours_per_100_epochs,
+    largest_miss,
+    run_bytes,
+    sizes,
+    time_model,
+    training_hours,
+)
+from imsvd.reproduction.full_networks import measure
+from imsvd.runs import RunFolder
+
+
+def perceptron(*widths: int) -> int:
+    """Parameters of IMSVD's head by hand: Linear with bias and BatchNorm, the last Linear bare."""
+    hidden = sum(a * b + b + 2 * b for a, b in pairwise(widths[:-1]))
+    return hidden + widths[-2] * widths[-1]
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "expected"),
+    [
+        ("imsvd", [], Hours(8.5, "Table IV")),
+        ("imsvd", ["training.batch_size=512"], Hours(8.5, "Table IV")),
+        ("imsvd", ["method.invariance=cross_entropy"], Hours(8.5, "Table IV")),
+        ("imsvd", ["method.projector=[8192, 16320]"], Hours(10.9, "Table VII")),
+        ("imsvd", ["method.projector=[8192, 8192, 8192, 8160]"], Hours(10.8, "Table VI")),
+        ("byol", [], Hours(10, "Table IV")),
+        ("vicreg", ["training.batch_size=2048"], Hours(11, "Table IV")),
+    ],
+)
+def test_reported_hours(method: str, settings: list[str], expected: Hours) -> None:
+    assert hours_per_100_epochs(override(recipe("imagenet", method), settings)) == expected
+
+
+def test_hours_go_with_epochs() -> None:
+    config = override(recipe("imagenet"), ["training.epochs=1000"])
+    assert training_hours(config) == pytest.approx(85)
+
+
+def test_the_fit_is_a_line_through_the_tables() -> None:
+    heads = [perceptron(2048, 8192, width) for width in (960, 2000, 4080, 8160, 16320)]
+    heads += [perceptron(2048, *[8192] * depth, 8160) for depth in (2, 3)]
+    hours = [7.6, 7.7, 8.0, 8.5, 10.9, 9.6, 10.8]
+    slope, start = np.polyfit(np.array(heads) / 1e6, hours, 1)
+    assert time_model() == pytest.approx((start, slope))
+
+
+def test_another_head_changes_the_hours_of_a_method_by_its_size() -> None:
+    config = override(recipe("imagenet", "vicreg"), ["method.projector=[1024, 1024, 1024]"])
+    more = perceptron(2048, 8192, 8192, 8192) - perceptron(2048, 1024, 1024, 1024)
+    hours = hours_per_100_epochs(config)
+    assert hours.value == pytest.approx(11 - time_model().per_million * more / 1e6)
+    assert hours.source == ""
+
+
+def test_momentum_networks_only_go_forward() -> None:
+    model = time_model()
+    byol, moco = (recipe("imagenet", name) for name in ("byol", "moco_v2"))
+    assert model.hours(byol) == pytest.approx(
+        model.backbone * 4 / 3 + model.per_million * sizes(byol).heads / 1e6
+    )
+    # MoCo v2 sends one view through each of its networks.
+    assert model.hours(moco) == pytest.approx(
+        (model.backbone * 4 / 3 + model.per_million * sizes(moco).heads / 1e6) / 2
+    )
+    assert hours_per_100_epochs(moco) == Hours(model.hours(moco), "")
+
+
+def test_the_text_admits_how_far_the_fit_is_off() -> None:
+    swav = time_model().hours(recipe("imagenet", "swav"))
+    assert largest_miss() >= 1 - swav / 9
+    assert 0.1 < largest_miss() < 0.25
+    assert f"worst by {100 * largest_miss():.0f} %" in formula()
+
+
+def test_evaluations_cost_less_than_training() -> None:
+    training = 32 * 8.5
+    assert evaluation_gpu_hours("linear") == pytest.approx(32 * time_model().backbone / 6)
+    assert evaluation_gpu_hours("coco") == pytest.approx(117, abs=1)
+    for protocol in ("linear", "places205", "knn", "coco", "voc07", "explain"):
+        assert 0 < evaluation_gpu_hours(protocol) < training
+
+
+def test_counts_are_those_of_the_papers_network() -> None:
+    counted = sizes(recipe("imagenet"))
+    assert counted.backbone == 23_508_032  # ResNet-50 without its classifier
+    assert counted.heads == perceptron(2048, 8192, 8160)
+    assert counted.momentum == 0
+    byol = sizes(recipe("imagenet", "byol"))
+    assert byol.momentum == byol.backbone + perceptron(2048, 4096, 256)
+
+
+def test_bytes_are_those_of_real_files(trained: Path) -> None:
+    run = RunFolder(trained)
+    config = run.config()
+    counted = measure(config)
+    checkpoint = max(path.stat().st_size for path in run.checkpoints.glob("*.safetensors"))
+    # Beside the tensors: their names, the state of the random generators and of the epoch's means.
+    assert counted.checkpoint < checkpoint < counted.checkpoint + 100_000
+    assert counted.encoder < run.encoder_weights.stat().st_size < counted.encoder + 20_000
+    assert run_bytes(config) > 3 * counted.checkpoint + counted.encoder
