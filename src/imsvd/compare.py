@@ -17,7 +17,7 @@ from imsvd.errors import InputError
 from imsvd.grid.plan import Job, unique
 from imsvd.grid.report import EQUAL, Comparison, notes, write_comparison
 from imsvd.grid.runner import Standing, run_folder, run_grid
-from imsvd.grid.table import Entry, Row, cells, header
+from imsvd.grid.table import Entry, Row, cells, header, measures_of
 from imsvd.methods import METHODS
 
 LR_FACTORS = (0.33, 1.0, 3.0)
@@ -195,14 +195,15 @@ def _summary(candidates: Sequence[Candidate], runs: int) -> str:
 
 def _show(comparison: Comparison, console: Console) -> None:
     """Print the table without the columns that a terminal has no room for."""
-    titles = [title.removesuffix(", %").removesuffix(" parameters") for title in header()]
+    measures = measures_of(comparison.rows)
+    titles = [title.removesuffix(", %").removesuffix(" parameters") for title in header(measures)]
     left_out = (titles.index("seeds"), titles.index("hold-out"))
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, title="Test accuracies in %")
     for number, title in enumerate(titles):
         if number not in left_out:
             table.add_column(title, justify="right" if number else "left", overflow="fold")
     for row in comparison.rows:
-        table.add_row(*(cell for n, cell in enumerate(cells(row)) if n not in left_out))
+        table.add_row(*(cell for n, cell in enumerate(cells(row, measures)) if n not in left_out))
     console.print(table)
     for note in notes(comparison):
         console.print(escape(note), style="dim", highlight=False, soft_wrap=True)

@@ -11,6 +11,7 @@ from imsvd.grid.table import (
     entry_values,
     header,
     markdown,
+    measures_of,
     row_values,
     show_spread,
     spread,
@@ -45,7 +46,9 @@ def test_one_value_has_no_deviation_and_none_no_mean() -> None:
 
 
 def test_a_row_counts_only_what_is_finished() -> None:
-    shown = dict(zip(header(), cells(row(made_up.scored(40, 1), None)), strict=True))
+    shown = dict(
+        zip(header(MEASURES), cells(row(made_up.scored(40, 1), None), MEASURES), strict=True)
+    )
     assert shown["seeds"] == "1 of 2"
     assert shown["kNN-20, %"] == "40.0"
     assert shown["kNN-200, %"] == "–"
@@ -60,10 +63,21 @@ def test_markdown_csv_and_json_agree() -> None:
     assert found is not None
     assert row_values(whole)["knn_20"] == {"mean": found.mean, "sd": found.deviation}
     table = [line.strip("| ").split(" | ") for line in markdown([whole]).splitlines()]
-    assert [len(line) for line in table] == [len(header())] * 3
+    assert [len(line) for line in table] == [len(header(measures_of([whole])))] * 3
     shown = dict(zip(table[0], table[2], strict=True))
     assert shown["kNN-20, %"] == show_spread(found, BY_NAME["knn_20"]) == "43.0 ± 2.6"
     assert shown["hold-out, %"] == "2.0 ± 1.0"
+
+
+def test_attributes_have_columns_only_where_there_are_some() -> None:
+    plain = row(made_up.scored(40, 1))
+    score = {"attributes_recovered": 3.0, "mean_best_nmi": 0.25}
+    told = row(made_up.outcome(metrics=score))
+    assert "attributes recovered" not in header(measures_of([plain]))
+    measures = measures_of([plain, told])
+    shown = dict(zip(header(measures), cells(told, measures), strict=True))
+    assert (shown["attributes recovered"], shown["best NMI"]) == ("3.0", "0.25")
+    assert dict(zip(header(measures), cells(plain, measures), strict=True))["best NMI"] == "–"
 
 
 def test_what_is_not_known_stays_empty_in_csv() -> None:

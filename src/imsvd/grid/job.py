@@ -35,6 +35,7 @@ from imsvd.encoder import load, untrained_encoder
 from imsvd.errors import InputError, Interrupted
 from imsvd.evaluating import Split, split_features
 from imsvd.evaluation import Features, KNNSettings, knn, linear_probe, usable_neighbours
+from imsvd.explanations.explainability import explainability
 from imsvd.grid.outcome import FAILURE, CurvePoint, Outcome, data_fingerprint, write_outcome
 from imsvd.methods import build_method
 from imsvd.networks import build_backbone
@@ -60,7 +61,8 @@ def run_job(folder: Path, *, trained: bool, parallel: int, console: Console) -> 
     records = run.metrics() if trained else []
     outcome = Outcome(
         data=data_fingerprint(config.data.source),
-        metrics=evaluate_split(split),
+        metrics=evaluate_split(split)
+        | explainability(encoder, split.test.features, split.test.attributes),
         hold_out=hold_out_accuracy(split.train),
         seconds_per_epoch=_median([record["seconds"] for record in records]),
         training_seconds=records[-1]["total_seconds"] if records else 0,

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from imsvd.bench.loss import environment
 from imsvd.checkpoints import write_atomically
 from imsvd.config import Config
+from imsvd.explanations.explainability import BINS
+from imsvd.explanations.meaning import RECOVERED
 from imsvd.figures import draw_comparison
 from imsvd.grid.outcome import Outcome
 from imsvd.grid.table import HOLD_OUT, Entry, Row, csv_text, entry_values, markdown, row_values
@@ -113,6 +115,7 @@ def notes(comparison: Comparison) -> list[str]:
         *([_choice(comparison)] if comparison.chose_lr else []),
         "s/epoch: median over the epochs of a run, without evaluation. Peak memory: of the training "
         f"process{' on its GPU' if _on_gpu(comparison) else ''}. Head parameters: trained beside the backbone.",
+        *_explainability(comparison.outcomes),
         *_parallel(comparison.outcomes),
     ]
     if finished < total:
@@ -139,6 +142,17 @@ def _choice(comparison: Comparison) -> str:
 
 def _on_gpu(comparison: Comparison) -> bool:
     return any(outcome.device != "cpu" for outcome in comparison.outcomes)
+
+
+def _explainability(outcomes: Sequence[Outcome]) -> list[str]:
+    if not any("attributes_recovered" in outcome.metrics for outcome in outcomes):
+        return []
+    return [
+        "Attributes recovered: those of which a single variable tells clearly more than luck "
+        f"(normalised mutual information {RECOVERED} above that of shuffled values). Best NMI: of the best "
+        "variable, mean over attributes. Methods without variables: each feature, cut into "
+        f"{BINS} equally frequent bins."
+    ]
 
 
 def _parallel(outcomes: Sequence[Outcome]) -> list[str]:

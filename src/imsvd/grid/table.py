@@ -27,6 +27,8 @@ class Measure(NamedTuple):
     read: Callable[[Outcome], float | None]
     show: Callable[[float], str]
     with_deviation: bool = True
+    optional: bool = False
+    """Whether it has no column where no run has it."""
 
 
 class Entry(NamedTuple):
@@ -80,6 +82,14 @@ MEASURES = (
     Measure("knn_200", "kNN-200, %", _metric("knn_200"), "{:.1f}".format),
     Measure("linear_probe", "linear probe, %", _metric("linear_probe_top1"), "{:.1f}".format),
     Measure(
+        "attributes_recovered",
+        "attributes recovered",
+        _metric("attributes_recovered"),
+        "{:.1f}".format,
+        optional=True,
+    ),
+    Measure("mean_best_nmi", "best NMI", _metric("mean_best_nmi"), "{:.2f}".format, optional=True),
+    Measure(
         "seconds_per_epoch",
         "s/epoch",
         lambda outcome: outcome.seconds_per_epoch,
@@ -116,25 +126,36 @@ def show_spread(found: Spread | None, measure: Measure) -> str:
     return f"{measure.show(found.mean)} ± {measure.show(found.deviation)}"
 
 
-def header() -> list[str]:
+def measures_of(rows: Sequence[Row]) -> list[Measure]:
+    """Return the measures that a table of these rows has columns for."""
+    return [
+        measure
+        for measure in MEASURES
+        if not measure.optional or any(row.spread(measure) for row in rows)
+    ]
+
+
+def header(measures: Sequence[Measure]) -> list[str]:
     """Return the titles of the table's columns."""
-    return ["method", "lr", "seeds", *(measure.title for measure in MEASURES)]
+    return ["method", "lr", "seeds", *(measure.title for measure in measures)]
 
 
-def cells(row: Row) -> list[str]:
+def cells(row: Row, measures: Sequence[Measure]) -> list[str]:
     """Return a row as people read it."""
     lr = "–" if row.lr is None else f"{row.lr:g}"
     seeds = f"{len(row.outcomes)}"
     if len(row.outcomes) < len(row.entries):
         seeds += f" of {len(row.entries)}"
-    shown = [show_spread(row.spread(measure), measure) for measure in MEASURES]
+    shown = [show_spread(row.spread(measure), measure) for measure in measures]
     return [row.method, lr, seeds, *shown]
 
 
 def markdown(rows: Sequence[Row]) -> str:
     """Return the table as Markdown, numbers flushed right."""
-    titles = header()
-    lines = [titles, ["---", *["---:"] * (len(titles) - 1)], *(cells(row) for row in rows)]
+    measures = measures_of(rows)
+    titles = header(measures)
+    shown = [cells(row, measures) for row in rows]
+    lines = [titles, ["---", *["---:"] * (len(titles) - 1)], *shown]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
