@@ -103,12 +103,6 @@ def split_resnet(network: nn.Module) -> tuple[nn.Sequential, nn.Sequential]:
             f"{type(network).__name__} has no stages conv1 to conv5; Mask R-CNN C4 needs a ResNet, "
             "such as timm:resnet50."
         )
-    first = next(module for module in parts["conv1"].modules() if isinstance(module, nn.Conv2d))
-    if first.in_channels != 3:
-        raise InputError(
-            f"the encoder takes images of {first.in_channels} channels; COCO's have 3: choose one "
-            "for those."
-        )
     stem = [parts["conv1"], parts["bn1"], activation, parts["maxpool"]]
     trunk = nn.Sequential(*stem, *(parts[name] for name in _STAGES))
     return trunk, nn.Sequential(parts["layer4"])
