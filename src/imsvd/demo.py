@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from imsvd.config import override
 from imsvd.datasets import ImageSource, open_source
@@ -17,7 +18,10 @@ from imsvd.encoder import Encoder, load, untrained_encoder
 from imsvd.evaluating import Split, split_features
 from imsvd.evaluation import KNNSettings, append_result, chance, knn_attributes
 from imsvd.explanations import explain, report_path
+from imsvd.explanations.report_units import TellingUnit, choose_units
+from imsvd.explanations.subject import unit_starts
 from imsvd.figures import draw_demo
+from imsvd.information import codes
 from imsvd.recipes import recipe
 from imsvd.runs import RunFolder
 from imsvd.training import train
@@ -88,26 +92,29 @@ def accuracy_table(accuracies: Mapping[str, Mapping[str, float]]) -> Table:
 
 
 def unit_galleries(encoder: Encoder, source: ImageSource) -> dict[str, list[np.ndarray]]:
-    """Return the images that excite each of the most decided units most, by unit."""
+    """Return the images that excite some units most: decided ones that do not repeat each other."""
     images = torch.stack([source.read(index) for index in range(min(len(source), 2000))])
     with torch.inference_mode():
         probabilities = torch.cat(
             [encoder.probabilities(part) for part in torch.split(images, 256)]
         )
-    units = encoder.description.units
-    strongest = probabilities.topk(GALLERY_IMAGES, dim=0)
-    galleries: dict[str, list[np.ndarray]] = {}
-    starts = np.cumsum((0, *units[:-1]))
-    sureness = strongest.values.mean(dim=0)
-    # One unit per variable, so that the rows show different ways of sorting the same images.
-    best = [
-        int(start) + int(sureness[start : start + count].argmax())
-        for start, count in zip(starts, units, strict=True)
-    ]
-    for unit in sorted(best, key=lambda unit: -float(sureness[unit]))[:GALLERY_UNITS]:
-        variable = int(np.searchsorted(starts, unit, side="right")) - 1
-        title = f"variable {variable}, unit {unit - int(starts[variable])}"
-        galleries[title] = [
-            images[int(index)].permute(1, 2, 0).numpy() for index in strongest.indices[:, unit]
+    chosen = choose_units(_units(probabilities, encoder.description.units), GALLERY_UNITS)
+    return {
+        f"variable {unit.variable}, unit {unit.unit}": [
+            images[item["index"]].permute(1, 2, 0).numpy() for item in unit.top
         ]
-    return galleries
+        for unit in chosen
+    }
+
+
+def _units(probabilities: Tensor, units: tuple[int, ...]) -> Iterator[TellingUnit]:
+    """Every unit that some of the images take, with its best images."""
+    scores, images = (found.T.tolist() for found in probabilities.topk(GALLERY_IMAGES, dim=0))
+    taken = codes(probabilities, units)
+    for variable, (start, count) in enumerate(zip(unit_starts(units), units, strict=True)):
+        for unit in range(count):
+            best = zip(images[start + unit], scores[start + unit], strict=True)
+            top = [{"index": index, "score": score} for index, score in best]
+            taking = int((taken[:, variable] == unit).sum())
+            if taking:
+                yield TellingUnit(variable, unit, taking, top)

@@ -1,8 +1,8 @@
-"""Which units a report shows, and what their images have in common."""
+"""Which units are worth showing, and what their images have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ _COMMON_RATIO = 2.0
 
 
 class TellingUnit(NamedTuple):
-    """A unit of the galleries, as `galleries.json` lists it."""
+    """A unit and its best images, as `galleries.json` lists them."""
 
     variable: int
     unit: int
@@ -38,10 +38,15 @@ def telling_units(listing: Mapping[str, Any], count: int) -> list[TellingUnit]:
         for unit in variable["units"]
         if unit["top"] and unit["images_taking_it"]
     ]
+    return choose_units(every, count)
+
+
+def choose_units(units: Iterable[TellingUnit], count: int) -> list[TellingUnit]:
+    """The surest of some units, one a variable, passing over what repeats images of surer ones."""
     chosen: list[TellingUnit] = []
     shown: set[int] = set()
     variables: set[int] = set()
-    for unit in sorted(every, key=lambda unit: (-unit.sureness, unit.variable, unit.unit)):
+    for unit in sorted(units, key=lambda unit: (-unit.sureness, unit.variable, unit.unit)):
         images = {int(item["index"]) for item in unit.top}
         if unit.variable in variables or len(images & shown) > MOST_REPEATED * len(images):
             continue
