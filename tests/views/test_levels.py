@@ -22,7 +22,8 @@ def test_every_byte_is_scaled_shifted_and_divided(
     for channel in range(3):
         expected = (levels[:, channel].double() / 255 - mean[channel]) / std[channel]
         error = (found[:, channel].double() - expected).abs().max()
-        assert error <= 1e-6 * max(1.0, float(expected.abs().max()))
+        # Both terms are rounded before one is taken from the other.
+        assert error <= 3e-7 * (1 + abs(mean[channel])) / std[channel]
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
