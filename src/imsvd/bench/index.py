@@ -6,7 +6,6 @@ after unpacking; a disk that has to be read adds the same to every contender. Th
 """
 
 import io
-import json
 import os
 import statistics
 import tempfile
@@ -18,11 +17,10 @@ from typing import NamedTuple
 
 from PIL import Image
 from rich.console import Console
-from rich.table import Table
 from torchvision.datasets import ImageFolder
 
 from imsvd.bench.loss import environment
-from imsvd.bench.rounds import measure_in_turn
+from imsvd.bench.rounds import TableContent, measure_in_turn, show_table, write_tables
 from imsvd.datasets import ImageFolderSource
 from imsvd.errors import InputError
 
@@ -80,7 +78,7 @@ def run(
             list(CONTENDERS), repeats, lambda name: _measure(name, folder), str, console
         )
     rows = _rows(images, measured)
-    console.print(_table(rows))
+    show_table(_table(rows), console)
     if output is not None:
         write(rows, output)
     return rows
@@ -145,23 +143,12 @@ def _cells(row: Row) -> list[str]:
     return [row.contender, f"{row.first:.3f}", f"{row.again:.3f}", *ratios]
 
 
-def _table(rows: Sequence[Row]) -> Table:
-    table = Table(title=f"Opening a folder of {rows[0].images:,} images")
-    for column in _COLUMNS:
-        table.add_column(column, justify="left" if column == "source" else "right")
-    for row in rows:
-        table.add_row(*_cells(row))
-    return table
+def _table(rows: Sequence[Row]) -> TableContent:
+    title = f"Opening a folder of {rows[0].images:,} images"
+    return TableContent(title, _COLUMNS, [_cells(row) for row in rows])
 
 
 def write(rows: Sequence[Row], path: Path) -> None:
     """Write the results as `path` with suffix .json and as a Markdown table with suffix .md."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    facts = environment()
-    content = {"environment": facts, "rows": [row._asdict() for row in rows]}
-    path.with_suffix(".json").write_text(json.dumps(content, indent=2) + "\n")
-    lines = [f"# Opening a folder of {rows[0].images:,} images", ""]
-    lines += [f"- {name}: {value}" for name, value in facts.items()]
-    lines += ["", f"| {' | '.join(_COLUMNS)} |", "|" + "---|" * len(_COLUMNS)]
-    lines += [f"| {' | '.join(_cells(row))} |" for row in rows]
-    path.with_suffix(".md").write_text("\n".join(lines) + "\n")
+    values = [row._asdict() for row in rows]
+    write_tables(path, "Indexing images", environment(), values, [_table(rows)])

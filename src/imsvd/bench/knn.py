@@ -5,23 +5,26 @@ minute of the machine falls on all of them, and the table shows medians and rati
 random, of length 1; the time is that from features to neighbours, an index included.
 """
 
-import importlib.util
-import json
 import os
 import statistics
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
-from rich.table import Table
 
 from imsvd.bench.knn_case import Case, Measurement
 from imsvd.bench.knn_searches import SEARCHES
 from imsvd.bench.loss import environment
-from imsvd.bench.rounds import measure_in_turn
+from imsvd.bench.rounds import (
+    TableContent,
+    cells_of,
+    measure_afresh,
+    measure_in_turn,
+    missing_packages,
+    show_table,
+    write_tables,
+)
 from imsvd.errors import InputError
 
 # Mean similarities of exact searches differ by rounding only.
@@ -91,7 +94,7 @@ def run(
     )
     rows = _with_ratios([_row(case, measured.get(case), reasons[case]) for case in cases])
     _require_same_answer(rows)
-    console.print(_table(rows))
+    show_table(_table(rows), console)
     if output is not None:
         write(rows, output)
     return rows
@@ -99,8 +102,7 @@ def run(
 
 def _reason_to_skip(case: Case) -> str:
     needs = SEARCHES[case.search].needs
-    missing = needs and importlib.util.find_spec(needs) is None
-    return f"{needs} is not installed" if missing else ""
+    return missing_packages([needs] if needs else [])
 
 
 def _describe(case: Case) -> str:
@@ -109,14 +111,8 @@ def _describe(case: Case) -> str:
 
 def _measure(case: Case) -> Measurement:
     """Run one case in a fresh process."""
-    command = [sys.executable, "-m", "imsvd.bench.knn_case", json.dumps(case._asdict())]
-    variables = {**os.environ, "OMP_NUM_THREADS": str(case.threads)}
-    ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=variables, check=False)
-    if ended.returncode:
-        raise RuntimeError(
-            f"{case} ended with exit code {ended.returncode}; its error is printed above."
-        )
-    return Measurement(**json.loads(ended.stdout.splitlines()[-1]))
+    variables = {"OMP_NUM_THREADS": str(case.threads)}
+    return Measurement(**measure_afresh("imsvd.bench.knn_case", case._asdict(), variables))
 
 
 def _row(case: Case, measurements: list[Measurement] | None, reason: str) -> Row:
@@ -150,16 +146,13 @@ _COLUMNS = ("search", "seconds", "x ours", "MiB beside the features", "MiB in al
 
 
 def _cells(row: Row) -> list[str]:
-    label = SEARCHES[row.search].label
-    if row.skipped:
-        return [label, f"skipped: {row.skipped}", "", "", ""]
-    return [
-        label,
+    numbers = [
         f"{row.seconds or 0:.2f}",
         f"{row.times_ours or 0:.2f}",
         f"{row.extra_mib or 0:.0f}",
         f"{row.total_mib or 0:.0f}",
     ]
+    return cells_of(SEARCHES[row.search].label, numbers, row.skipped)
 
 
 def _title(row: Row) -> str:
@@ -169,23 +162,11 @@ def _title(row: Row) -> str:
     )
 
 
-def _table(rows: Sequence[Row]) -> Table:
-    table = Table(title=_title(rows[0]))
-    for column in _COLUMNS:
-        table.add_column(column, justify="left" if column == "search" else "right")
-    for row in rows:
-        table.add_row(*_cells(row))
-    return table
+def _table(rows: Sequence[Row]) -> TableContent:
+    return TableContent(_title(rows[0]), _COLUMNS, [_cells(row) for row in rows])
 
 
 def write(rows: Sequence[Row], path: Path) -> None:
     """Write the results as `path` with suffix .json and as a Markdown table with suffix .md."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    facts = environment()
-    content = {"environment": facts, "rows": [row._asdict() for row in rows]}
-    path.with_suffix(".json").write_text(json.dumps(content, indent=2) + "\n")
-    lines = [f"# {_title(rows[0])}", ""]
-    lines += [f"- {name}: {value}" for name, value in facts.items()]
-    lines += ["", f"| {' | '.join(_COLUMNS)} |", "|" + "---|" * len(_COLUMNS)]
-    lines += [f"| {' | '.join(_cells(row))} |" for row in rows]
-    path.with_suffix(".md").write_text("\n".join(lines) + "\n")
+    values = [row._asdict() for row in rows]
+    write_tables(path, "Nearest neighbours", environment(), values, [_table(rows)])
