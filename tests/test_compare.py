@@ -70,6 +70,20 @@ def test_learning_rates_are_multiples_of_the_methods_own() -> None:
     assert [candidate.lr for candidate in rest] == [0.165, 0.5]
 
 
+def test_phases_of_methods_keep_their_share_of_a_shorter_training() -> None:
+    def phase(method: str, name: str, *settings: str) -> int:
+        (_, candidate) = plan_shapes(method, lr_factors=(1,), settings=settings)
+        return int(candidate.jobs[0].config.method.model_dump()[name])
+
+    short = ("training.epochs=19", "optimizer.warmup_epochs=1")
+    assert phase("la", "warmup_epochs") == 10
+    assert phase("la", "warmup_epochs", *short) == 5
+    assert phase("pcl", "warmup_epochs", *short) == 4
+    assert phase("swav", "queue_start_epoch", *short) == 2
+    assert phase("swav", "queue_start_epoch", "training.epochs=3") == 1
+    assert phase("la", "warmup_epochs", *short, "method.warmup_epochs=9") == 9
+
+
 def test_the_untrained_encoder_comes_first_and_once_per_seed() -> None:
     first, *_ = plan_shapes("imsvd", *OTHERS, seeds=(4, 7, 4))
     assert first.method == "untrained"

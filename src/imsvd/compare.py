@@ -19,6 +19,7 @@ from imsvd.grid.report import EQUAL, Comparison, notes, write_comparison
 from imsvd.grid.runner import Standing, run_folder, run_grid
 from imsvd.grid.table import Entry, Row, cells, header, measures_of
 from imsvd.methods import METHODS
+from imsvd.recipes.phases import phases_in_proportion
 
 LR_FACTORS = (0.33, 1.0, 3.0)
 """Every method is tried with its recipe's learning rate times each of these."""
@@ -112,9 +113,9 @@ def plan(
     for method in dict.fromkeys(methods):
         own = configure(data, recipe_name=recipe, method=method)
         # A method's recipe may ask for more epochs or another batch; here all get the same.
-        alike = override(
-            own.model_copy(update={name: getattr(common, name) for name in EQUAL}), settings
-        )
+        alike = own.model_copy(update={name: getattr(common, name) for name in EQUAL})
+        epochs = override(alike, settings).training.epochs
+        alike = override(alike, [*phases_in_proportion(alike, epochs), *settings])
         for factor in dict.fromkeys(lr_factors):
             jobs = tuple(Job(_vary(alike, factor, seed)) for seed in dict.fromkeys(seeds))
             candidates.append(Candidate(method, jobs[0].config.optimizer.lr, jobs))

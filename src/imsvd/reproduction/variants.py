@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 from imsvd.api import configure
 from imsvd.grid.plan import Job
 from imsvd.recipes import recipe
+from imsvd.recipes.phases import phases_in_proportion
 
 Scale = Literal["full", "cpu"]
 SCALES: tuple[Scale, ...] = ("full", "cpu")
@@ -23,8 +24,6 @@ LONGEST_AT_CPU = 400
 """Epochs of the paper beyond which nothing is trained at CPU scale."""
 WARMUP_SHARE = 0.1
 """The paper warms up for 10 epochs, however long it trains: a tenth of its 100."""
-RECIPE_EPOCHS = 38
-"""The length for which `cifar10-cpu` counts epochs inside methods, such as when a queue begins."""
 
 OUR_NAMES = {
     "SimCLR": "simclr",
@@ -42,9 +41,6 @@ OUR_NAMES = {
     "PCL": "pcl",
 }
 """The methods as the paper and as we name them."""
-
-COUNTED_IN_EPOCHS = {"swav": "queue_start_epoch", "la": "warmup_epochs", "pcl": "warmup_epochs"}
-"""Settings of methods that are a number of epochs, and shrink with a shorter training."""
 
 
 class Setup(NamedTuple):
@@ -127,16 +123,13 @@ class Variant(NamedTuple):
 
     def _cpu_settings(self, setup: Setup) -> list[str]:
         """What differs from the recipe at CPU scale, beside the length and the seed."""
-        settings = [
+        published = recipe(RECIPES["cpu"], self.method)
+        return [
             f"optimizer.warmup_epochs={WARMUP_SHARE * setup.hundred:g}",
             "training.knn_every=0",
+            *phases_in_proportion(published, self._epochs(setup)),
+            *self.cpu,
         ]
-        if self.method in COUNTED_IN_EPOCHS:
-            name = COUNTED_IN_EPOCHS[self.method]
-            published = getattr(recipe(RECIPES["cpu"], self.method).method, name)
-            shorter = max(1, round(published * self._epochs(setup) / RECIPE_EPOCHS))
-            settings.append(f"method.{name}={shorter}")
-        return [*settings, *self.cpu]
 
 
 @cache
