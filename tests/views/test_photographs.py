@@ -59,6 +59,16 @@ def test_crop_equals_torchvision(box: tuple[int, int, int, int], interpolation: 
     assert view.flags.c_contiguous
 
 
+@pytest.mark.parametrize("turned", [np.flipud, np.fliplr, lambda image: image.swapaxes(0, 1)])
+def test_crop_of_a_picture_turned_without_copying(turned: Any) -> None:
+    image = turned(pixels(make_images("noise", 1, 300, 200)[0]))
+    settings = ViewSettings(size=SIZE)
+    expected = photographs.crop_view(image.copy(), (20, 30, 160, 120), settings)
+    view = photographs.crop_view(image, (20, 30, 160, 120), settings)
+    np.testing.assert_array_equal(view, expected)
+    assert view.flags.c_contiguous
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("factor", FACTORS)
 @pytest.mark.parametrize(

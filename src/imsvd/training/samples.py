@@ -49,7 +49,7 @@ class Sample(NamedTuple):
 HAS_OPENCV = importlib.util.find_spec("cv2") is not None
 
 # Drawing parameters costs as much for many pictures as for one; their files are held meanwhile.
-_CHUNK = 32
+_CHUNK = 64
 # Decoding to the very size of the view would leave the filtering to the JPEG library, which is
 # sharper: 1.7 levels off on average, with this reserve 0.9.
 _RESERVE = 1.5

@@ -11,6 +11,9 @@ from torch import Tensor
 
 from imsvd.views.settings import ViewSettings
 
+_CACHED = 2**18
+"""Values that a processor works on at a time: in its cache they need not be fetched twice."""
+
 
 def normalise(levels: Tensor, settings: ViewSettings) -> Tensor:
     """(x / 255 - mean) / std for every channel.
@@ -24,9 +27,13 @@ def normalise(levels: Tensor, settings: ViewSettings) -> Tensor:
     """
     count, channels, height, width = levels.shape
     scale, shift = _scale_and_shift(settings.mean, settings.std, width, levels.device)
-    rows = levels.permute(0, 2, 3, 1).reshape(count, height, width * channels).to(torch.float32)
-    torch.addcmul(shift, rows, scale, out=rows)
-    return rows.view(count, height, width, channels).permute(0, 3, 1, 2)
+    rows = levels.permute(0, 2, 3, 1).reshape(count, height, width * channels)
+    normalised = torch.empty(rows.shape, dtype=torch.float32, device=levels.device)
+    on_processor = levels.device.type == "cpu"
+    step = max(1, _CACHED // (height * width * channels) if on_processor else count)
+    for source, target in zip(torch.split(rows, step), torch.split(normalised, step), strict=True):
+        torch.addcmul(shift, target.copy_(source), scale, out=target)
+    return normalised.view(count, height, width, channels).permute(0, 3, 1, 2)
 
 
 @lru_cache(maxsize=32)

@@ -58,12 +58,21 @@ def crop_view(
     if settings.interpolation == "bilinear" and max(height, width) <= size:
         # Nothing shrinks, so there is nothing to filter.
         return cv2.resize(crop, (size, size))  # type: ignore[return-value]
+    # PyTorch is slow on planes and transposed pictures, and refuses mirrored ones.
+    if crop.strides[1:] != (3, 1) or crop.strides[0] < 0:
+        crop = np.ascontiguousarray(crop)
     # The batch is made before the channels are moved: otherwise PyTorch takes its slow kernel and
     # returns planes.
-    batch = torch.from_numpy(np.ascontiguousarray(crop))[None].permute(0, 3, 1, 2)
-    resized = torch.nn.functional.interpolate(
-        batch, (size, size), mode=settings.interpolation, antialias=True
-    )
+    resized = torch.from_numpy(crop)[None].permute(0, 3, 1, 2)
+    shapes = [(size, size)]
+    # PyTorch begins along the rows, which is the slower half; if there are to be fewer of them,
+    # that comes first. Bicubic overshoots and is clipped in between, so there the order counts.
+    if settings.interpolation == "bilinear" and height > size:
+        shapes.insert(0, (size, width))
+    for shape in shapes:
+        resized = torch.nn.functional.interpolate(
+            resized, shape, mode=settings.interpolation, antialias=True
+        )
     return resized.permute(0, 2, 3, 1)[0].numpy()
 
 
