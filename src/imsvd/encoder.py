@@ -180,11 +180,17 @@ def results_folder(spec: str | Path) -> Path:
 
     What no run trained gets `results/NAME`, which is created.
     """
+    folder = results_path(spec)
+    if isinstance(spec, str) and parse_spec(spec) is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def results_path(spec: str | Path) -> Path:
+    """Return the same without creating anything."""
     if not isinstance(spec, str) or parse_spec(spec) is None:
         return Path(str(spec).removeprefix(UNTRAINED))
-    folder = Path("results") / re.sub(r"[^\w.]+", "-", spec).strip("-.")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return Path("results") / re.sub(r"[^\w.]+", "-", spec).strip("-.")
 
 
 def _foreign_encoder(spec: BackboneSpec) -> Encoder:

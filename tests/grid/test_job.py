@@ -1,4 +1,3 @@
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +16,6 @@ from imsvd.grid.outcome import Outcome
 from imsvd.runs import RunFolder
 from imsvd.training import train
 from tests.grid import small
-from tests.training import tiny
 
 QUIET = Console(quiet=True)
 
@@ -61,22 +59,9 @@ def test_evaluating_again_changes_neither_scores_nor_costs(done: Path, tmp_path:
     assert (run / "encoder.safetensors").read_bytes() == weights
 
 
-def test_memory_that_nobody_measured_is_unknown(done: Path, tmp_path: Path) -> None:
-    run = Path(shutil.copytree(done, tmp_path / "run"))
-    (run / "memory.json").unlink()
-    job.run_job(run, trained=True, parallel=1, console=QUIET)
-    assert read(run).peak_memory is None
-
-
-def test_the_largest_peak_of_all_processes_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = RunFolder(tmp_path)
-    for peak in (10, 30, 20):
-        monkeypatch.setattr(job, "_peak_memory", lambda peak=peak: peak)
-        with job._remembered_peak(run, tiny.config()):
-            pass
-    assert json.loads((tmp_path / "memory.json").read_text()) == {"peak_memory": 30}
+def test_the_largest_peak_of_all_processes_counts() -> None:
+    assert job.peak_of([{"peak_memory": 30}, {"peak_memory": 20}, {}]) == 30
+    assert job.peak_of([{"epoch": 1}]) is None
 
 
 def test_an_untrained_encoder_is_what_training_begins_with(

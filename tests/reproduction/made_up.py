@@ -8,7 +8,7 @@ import pytest
 from imsvd.grid import runner
 from imsvd.grid.outcome import data_fingerprint, write_outcome
 from imsvd.grid.plan import Job
-from imsvd.reproduction import reproduce
+from imsvd.reproduction import showing
 from tests.grid import made_up
 from tests.grid.test_runner import Ended
 
@@ -53,4 +53,4 @@ def children(monkeypatch: pytest.MonkeyPatch) -> Children:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the plots out, which take longer than everything else here."""
-    monkeypatch.setattr(reproduce, "draw_result", lambda content, path: None)
+    monkeypatch.setattr(showing, "draw_result", lambda content, path: None)

@@ -46,6 +46,11 @@ def test_results_come_with_their_plots_and_without_the_place_of_the_images(
     again = path.read_bytes()
     write_page(tmp_path / "store", path)
     assert path.read_bytes() == again
+    # What a person says about a result is quoted.
+    comment = tmp_path / "store" / "experiments" / "units" / "comment.md"
+    comment.write_text("Few images take a unit when there are many.\n")
+    write_page(tmp_path / "store", path)
+    assert "\n\nFew images take a unit when there are many.\n\n" in path.read_text()
     # A damaged result counts as none.
     (tmp_path / "store" / "experiments" / "units" / "result.json").write_text("{")
     assert write_page(tmp_path / "store", path) == ["loss-terms"]

@@ -87,6 +87,13 @@ def reproduce(  # noqa: PLR0913 - its options are its interface
             "smallest form here.",
         ),
     ] = False,
+    collect: Annotated[
+        bool,
+        typer.Option(
+            "--collect",
+            help="full: make tables and plots of what the runs in --out have brought so far.",
+        ),
+    ] = False,
     write_docs: Annotated[
         Path | None,
         typer.Option(help="Write a page about all results in --out to this file, and run nothing."),
@@ -119,6 +126,9 @@ def reproduce(  # noqa: PLR0913 - its options are its interface
         tuple(settings or ()),
     )
     check_setup(setup)
+    if collect and scale == "full":
+        _collect(experiments, setup, out)
+        return
     if scale == "full":
         from imsvd.reproduction.full import prepare  # noqa: PLC0415
 
@@ -134,9 +144,9 @@ def reproduce(  # noqa: PLR0913 - its options are its interface
             console=console,
         )
         raise typer.Exit(0 if well else 1)
-    if launcher or dry_run:
+    if launcher or dry_run or collect:
         raise InputError(
-            "--launcher and --dry-run are for the paper's own scale; add --scale full."
+            "--launcher, --dry-run and --collect are for the paper's own scale; add --scale full."
         )
     if data is None:
         raise InputError("--data is missing: labelled images with train/ and test/, or cifar10.")
@@ -178,6 +188,15 @@ def _run(experiments: Sequence[Experiment], setup: Setup, out: Path, parallel: i
     console.print(f"Tables and plots: {out / 'experiments'}", highlight=False, soft_wrap=True)
     if any(content["failures"] for content in contents):
         raise typer.Exit(1)
+
+
+def _collect(experiments: Sequence[Experiment], setup: Setup, out: Path) -> None:
+    from imsvd.reproduction.collecting import collect  # noqa: PLC0415
+    from imsvd.reproduction.report import FOLDERS  # noqa: PLC0415
+
+    collect(experiments, setup, out, console)
+    folder = out / FOLDERS["full"]
+    console.print(f"Tables and plots: {folder}", highlight=False, soft_wrap=True)
 
 
 def _write_docs(store: Path, path: Path) -> None:

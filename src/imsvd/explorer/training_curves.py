@@ -8,7 +8,7 @@ from typing import Any
 
 from imsvd.explorer.explained_run import ExplainedRun
 
-_NOT_CURVES = ("epoch", "step", "seconds", "total_seconds", "bounds")
+_NOT_CURVES = ("epoch", "step", "seconds", "total_seconds", "peak_memory", "bounds")
 
 
 def training(run: ExplainedRun) -> dict[str, Any]:

@@ -8,16 +8,12 @@ nothing goes on training behind the back of a grid that was killed.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import resource
 import signal
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -51,8 +47,7 @@ def run_job(folder: Path, *, trained: bool, parallel: int, console: Console) -> 
     run = RunFolder(folder)
     config = run.config()
     if trained:
-        with _remembered_peak(run, config):
-            train(config, run, console)
+        train(config, run, console)
     if rank() != 0:
         return
     began = time.monotonic()
@@ -67,7 +62,7 @@ def run_job(folder: Path, *, trained: bool, parallel: int, console: Console) -> 
         seconds_per_epoch=_median([record["seconds"] for record in records]),
         training_seconds=records[-1]["total_seconds"] if records else 0,
         evaluation_seconds=time.monotonic() - began,
-        peak_memory=_read_peak(run),
+        peak_memory=peak_of(records),
         head_parameters=count_head_parameters(config) if trained else 0,
         backbone_parameters=sum(weight.numel() for weight in encoder.backbone.parameters()),
         curve=accuracy_curve(records),
@@ -136,43 +131,11 @@ def _median(values: list[float]) -> float | None:
     return statistics.median(values) if values else None
 
 
-@contextmanager
-def _remembered_peak(run: RunFolder, config: Config) -> Iterator[None]:
-    """Keep the largest peak of memory among the processes that have trained this run."""
-    records = run.metrics()
-    # A process that finds nothing left to train cannot know what training took.
-    over = bool(records) and records[-1]["epoch"] >= config.training.epochs
-    try:
-        yield
-    finally:
-        if not over and rank() == 0:
-            peak = max(_read_peak(run) or 0, _peak_memory())
-            write_atomically(_peak_file(run), json.dumps({"peak_memory": peak}).encode())
-
-
-def _read_peak(run: RunFolder) -> int | None:
-    try:
-        return int(json.loads(_peak_file(run).read_text())["peak_memory"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _peak_file(run: RunFolder) -> Path:
-    return run.path / "memory.json"
-
-
-def _peak_memory() -> int:
-    """Most bytes this process has held so far: of the GPU if it used one, else resident."""
-    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
-        return torch.cuda.max_memory_allocated()
-    status = Path("/proc/self/status")
-    if status.exists():
-        # Not ru_maxrss, which on Linux begins with what the parent held.
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+def peak_of(records: list[dict[str, Any]]) -> int | None:
+    """Return the largest peak of memory among the processes that have trained a run, if known."""
+    return max(
+        (record["peak_memory"] for record in records if "peak_memory" in record), default=None
+    )
 
 
 def _device(config: Config) -> str:

@@ -102,14 +102,28 @@ def _evaluations(experiment: Experiment, cell: Cell, setup: Setup, out: Path) ->
     return found
 
 
-def _words(protocol: str, encoder: str, data: str, setup: Setup, parts: Sequence[str]) -> list[str]:
-    """Return a command line without its first word; nothing for what needs no command."""
-    by_protocol = {
-        "linear": ["evaluate", "linear", encoder, data, "--recipe", "imagenet"],
-        "knn": ["evaluate", "knn", encoder, data, "--k", "20", "--k", "200"],
-        "voc07": ["evaluate", "voc07", encoder, setup.voc or "voc2007"],
-        "places205": ["evaluate", "places205", encoder, setup.places or "places205"],
-        "coco": ["evaluate", "coco", encoder, setup.coco or "coco", "--scale", "full"],
-        "explain": ["explain", encoder, data, "--split", "test", "--only", ",".join(parts)],
+def tested_on(protocol: str, images: str, setup: Setup) -> str:
+    """Return the data that a protocol is carried out on, for an encoder that was trained on `images`."""
+    own = {
+        "voc07": setup.voc or "voc2007",
+        "places205": setup.places or "places205",
+        "coco": setup.coco or "coco",
     }
-    return by_protocol.get(protocol, [])
+    return own.get(protocol, images)
+
+
+def _words(
+    protocol: str, encoder: str, images: str, setup: Setup, parts: Sequence[str]
+) -> list[str]:
+    """Return a command line without its first word; nothing for what needs no command."""
+    data = tested_on(protocol, images, setup)
+    if protocol == "explain":
+        return ["explain", encoder, data, "--split", "test", "--only", ",".join(parts)]
+    options = {
+        "linear": ["--recipe", "imagenet"],
+        "knn": ["--k", "20", "--k", "200"],
+        "voc07": [],
+        "places205": [],
+        "coco": ["--scale", "full"],
+    }
+    return ["evaluate", protocol, encoder, data, *options[protocol]] if protocol in options else []

@@ -20,8 +20,14 @@ def page(content: Content) -> str:
     return "\n".join([f"# {content['experiment']}: {content['source']}", "", *body(content)]) + "\n"
 
 
-def body(content: Content, picture: str = f"{NAME}.png") -> list[str]:
-    """Return the lines of a result below its title; `picture` is the address of its plot."""
+def body(content: Content, picture: str = f"{NAME}.png", comment: str = "") -> list[str]:
+    """Return the lines of a result below its title.
+
+    Args:
+        content: what result.json holds.
+        picture: the address of its plot.
+        comment: what a person has to say about it.
+    """
     facts = content["environment"]
     runs = content["runs"]
     waiting = f"{runs['finished']} of {runs['total']} runs are finished."
@@ -30,6 +36,7 @@ def body(content: Content, picture: str = f"{NAME}.png") -> list[str]:
         "",
         *([] if content["parts"] else [*table(content), ""]),
         *_order_lines(content),
+        *([comment, ""] if comment else []),
         *([] if content["complete"] else [waiting, ""]),
         *(line for note in content["notes"] for line in (note, "")),
         *(line for failure in content["failures"] for line in (f"Failed: {failure}", "")),

@@ -9,8 +9,8 @@ from imsvd.atomic_files import complete_or_absent
 from imsvd.checkpoints import write_atomically
 from imsvd.reproduction.experiments import EXPERIMENTS, Experiment
 from imsvd.reproduction.markdown import NAME, Content, body, summaries
-from imsvd.reproduction.report import experiment_folder, read_result
-from imsvd.reproduction.variants import CPU_EPOCHS
+from imsvd.reproduction.report import experiment_folder, read_comment, read_result
+from imsvd.reproduction.variants import CPU_EPOCHS, Scale
 
 INTRODUCTION = f"""\
 # The paper's tables and figures
@@ -28,8 +28,11 @@ imsvd reproduce                                                  # what there is
 imsvd reproduce all --data DIR --parallel 2                      # all of it, here
 imsvd reproduce units width --data DIR --seeds 3 --epochs 10     # two tables, more carefully
 imsvd reproduce units --scale full --data /data/imagenet         # hardware, hours, commands
+imsvd reproduce units --scale full --data /data/imagenet --collect   # tables of what they brought
 imsvd reproduce --write-docs docs/reproduction.md                # this page
 ```
+
+A file `comment.md` beside a result in the store is quoted on this page.
 
 `DIR` holds labelled images in `train/` and `test/`. Kill the command at any moment and give it
 again: finished runs are not repeated, unfinished ones go on, and a run that several experiments
@@ -49,26 +52,43 @@ the paper has a tie, nothing is compared.
 
 def write_page(store: Path, path: Path) -> list[str]:
     """Write the page, and the plots beside it in images/; return the names it has results of."""
-    contents = {name: read_result(store, name) for name in EXPERIMENTS}
-    found = {name: content for name, content in contents.items() if content is not None}
-    lines = [INTRODUCTION, *_overview(list(found.values()))]
+    small, full = _results(store, "cpu"), _results(store, "full")
+    lines = [INTRODUCTION, *_overview(list(small.values()), list(full.values()))]
     for name, experiment in EXPERIMENTS.items():
         lines += ["", f"## {name}: {experiment.source}", ""]
-        if name in found:
-            lines += _portable(body(found[name], _copy_plot(store, name, path)), found[name])
+        if name in small:
+            lines += _section(store, small[name], path)
         else:
             lines += _announcement(experiment)
+        if name in full:
+            lines += ["", "### At the paper's scale", "", *_section(store, full[name], path)]
     write_atomically(path, ("\n".join(lines) + "\n").encode())
-    return list(found)
+    return [name for name in EXPERIMENTS if name in small or name in full]
 
 
-def _overview(contents: Sequence[Content]) -> list[str]:
+def _results(store: Path, scale: Scale) -> dict[str, Content]:
+    contents = {name: read_result(store, name, scale) for name in EXPERIMENTS}
+    return {name: content for name, content in contents.items() if content is not None}
+
+
+def _section(store: Path, content: Content, path: Path) -> list[str]:
+    """A result with its plot and its comment."""
+    comment = read_comment(store, content["experiment"], content["scale"])
+    return _portable(body(content, _copy_plot(store, content, path), comment), content)
+
+
+def _overview(small: Sequence[Content], full: Sequence[Content]) -> list[str]:
     lines = ["## What there is", ""]
-    if not contents:
+    if not small and not full:
         return [*lines, "Nothing has been run yet. Below is what each experiment will show."]
+    lines += _summary_table(small) if small else []
+    return [*lines, "", "At the paper's scale:", "", *_summary_table(full)] if full else lines
+
+
+def _summary_table(contents: Sequence[Content]) -> list[str]:
     titles = ["experiment", "paper", "order holds", "kept", "Kendall's tau"]
     rows = [titles, ["---", "---", "---", "---:", "---:"], *summaries(contents)]
-    return [*lines, *(f"| {' | '.join(row)} |" for row in rows)]
+    return [f"| {' | '.join(row)} |" for row in rows]
 
 
 def _announcement(experiment: Experiment) -> list[str]:
@@ -79,10 +99,11 @@ def _announcement(experiment: Experiment) -> list[str]:
     ]
 
 
-def _copy_plot(store: Path, name: str, path: Path) -> str:
+def _copy_plot(store: Path, content: Content, path: Path) -> str:
     """Copy a plot to the page's images/ and return its address from the page."""
-    source = experiment_folder(store, name) / f"{NAME}.png"
-    address = f"images/reproduction-{name}.png"
+    name, scale = content["experiment"], content["scale"]
+    source = experiment_folder(store, name, scale) / f"{NAME}.png"
+    address = f"images/reproduction-{name}{'-full' * (scale == 'full')}.png"
     if source.exists():
         with complete_or_absent(path.parent / address) as target:
             target.write_bytes(source.read_bytes())

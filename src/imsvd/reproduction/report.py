@@ -10,16 +10,18 @@ from typing import Any
 
 from imsvd.bench.loss import environment
 from imsvd.checkpoints import write_atomically
-from imsvd.grid.runner import run_folder
 from imsvd.grid.table import csv_text
 from imsvd.reproduction.markdown import NAME, Content, page
 from imsvd.reproduction.order import Order
-from imsvd.reproduction.results import Found, Result
+from imsvd.reproduction.results import Found, Result, sources
+from imsvd.reproduction.variants import Scale
+
+FOLDERS: dict[Scale, str] = {"cpu": "experiments", "full": "experiments-full"}
 
 
-def experiment_folder(store: Path, name: str) -> Path:
+def experiment_folder(store: Path, name: str, scale: Scale = "cpu") -> Path:
     """Return where the results of an experiment are in `store`."""
-    return store / "experiments" / name
+    return store / FOLDERS[scale] / name
 
 
 def current_facts() -> dict[str, str]:
@@ -31,9 +33,10 @@ def current_facts() -> dict[str, str]:
 
 def write_result(result: Result, store: Path, facts: Mapping[str, str]) -> Content:
     """Write the result as it stands, made under `facts`, and return what result.json holds."""
-    folder = experiment_folder(store, result.experiment.name)
+    name, scale = result.experiment.name, result.setup.scale
+    folder = experiment_folder(store, name, scale)
     content = describe(result, store)
-    earlier = read_result(store, result.experiment.name)
+    earlier = read_result(store, name, scale)
     # Numbers keep the command, commit and date that they were made with.
     if earlier is not None and _numbers(earlier) == _numbers(content):
         facts = earlier["environment"]
@@ -45,13 +48,21 @@ def write_result(result: Result, store: Path, facts: Mapping[str, str]) -> Conte
     return content
 
 
-def read_result(store: Path, name: str) -> Content | None:
+def read_result(store: Path, name: str, scale: Scale = "cpu") -> Content | None:
     """Return result.json of an experiment, or None if there is none that can be read."""
     try:
-        content = json.loads((experiment_folder(store, name) / f"{NAME}.json").read_text())
+        content = json.loads((experiment_folder(store, name, scale) / f"{NAME}.json").read_text())
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
+
+
+def read_comment(store: Path, name: str, scale: Scale = "cpu") -> str:
+    """Return what a person has written about a result to comment.md beside it; empty if nothing."""
+    try:
+        return (experiment_folder(store, name, scale) / "comment.md").read_text().strip()
+    except OSError:
+        return ""
 
 
 def describe(result: Result, store: Path) -> dict[str, Any]:
@@ -94,14 +105,14 @@ def _cell(found: Found, store: Path) -> dict[str, Any]:
         "mean": spread and spread.mean,
         "sd": spread and spread.deviation,
         "runs": [
-            {
-                "seed": job.config.seed,
-                "value": value,
-                "folder": str(run_folder(store, job).relative_to(store)),
-            }
-            for job, value in zip(cell.jobs, found.values, strict=True)
+            {"seed": seed, "value": value, "folder": _beside(folder, store)}
+            for (seed, folder), value in zip(sources(cell, store), found.values, strict=True)
         ],
     }
+
+
+def _beside(folder: Path, store: Path) -> str:
+    return str(folder.relative_to(store) if folder.is_relative_to(store) else folder)
 
 
 def _order(order: Order) -> dict[str, Any]:

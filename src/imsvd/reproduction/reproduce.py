@@ -7,46 +7,30 @@ STORE/experiments/NAME/      result.json, .md, .csv and .png, as asked for last;
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from PIL import Image
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from imsvd.checkpoints import write_atomically
 from imsvd.compare import check_data
 from imsvd.errors import InputError
 from imsvd.grid.plan import Job, unique
-from imsvd.grid.runner import Standing, run_folder, run_grid
+from imsvd.grid.runner import Standing, run_grid
 from imsvd.reproduction.experiment import Experiment
-from imsvd.reproduction.markdown import NAME, Content, order_sentences, summaries
+from imsvd.reproduction.markdown import Content
 from imsvd.reproduction.measuring import measure_all, measurements
-from imsvd.reproduction.plots import draw_result
-from imsvd.reproduction.report import current_facts, experiment_folder, write_result
+from imsvd.reproduction.report import current_facts, write_result
 from imsvd.reproduction.results import gather
+from imsvd.reproduction.showing import draw, show
 from imsvd.reproduction.variants import Setup
 
 DECIDED_ELSEWHERE = {"seed": "--seeds", "data.source": "--data", "training.epochs": "--epochs"}
 """Settings that an experiment decides run by run, and where they are given."""
 
-PICTURES = {
-    "joint": "joint_matrix.png",
-    "embeddings": "embeddings.png",
-    "galleries": "galleries/*.jpg",
-    "grad_cam": "grad_cam.png",
-}
-"""What a part of an explanation draws, below a run's explanations/; of several, the first is shown."""
-
 PLOT_SECONDS = 60
 """Least time between two plots of an experiment while its runs come in; numbers are written at once."""
-
-WIDEST = 1000
-"""Most pixels across of a figure that is copied."""
 
 
 def reproduce(
@@ -81,7 +65,7 @@ def reproduce(
     ]
     failures = measure_all(wanted, store, console)
     contents = reporter.finish(standing)
-    _show(contents, failures, console)
+    show(contents, failures, console)
     if failures:
         contents = [
             {**content, "failures": [*content["failures"], *failures]} for content in contents
@@ -151,24 +135,8 @@ class _Reporter:
 
     def draw(self, experiment: Experiment, content: Content) -> None:
         """Draw the plot of one experiment, or copy its figure, if there is something to see."""
-        picture = experiment_folder(self.store, experiment.name) / f"{NAME}.png"
-        if experiment.parts:
-            for job in self.jobs[experiment.name]:
-                _copy_figure(run_folder(self.store, job), experiment.parts, picture)
-        elif any(cell["mean"] is not None for cell in content["cells"]):
-            draw_result(content, picture)
+        if draw(experiment, self.jobs[experiment.name], content, self.store):
             self.drawn[experiment.name] = time.monotonic()
-
-
-def _copy_figure(run: Path, parts: Sequence[str], target: Path) -> None:
-    for part in parts:
-        found = sorted((run / "explanations").glob(PICTURES[part]))
-        if found:
-            with Image.open(found[0]) as image:
-                image.thumbnail((WIDEST, 2 * WIDEST))
-                content = io.BytesIO()
-                image.save(content, "PNG", optimize=True)
-            write_atomically(target, content.getvalue())
 
 
 def _summary(experiments: Sequence[Experiment], setup: Setup, runs: int) -> str:
@@ -178,19 +146,3 @@ def _summary(experiments: Sequence[Experiment], setup: Setup, runs: int) -> str:
         f"Reproducing {names} with {setup.hundred} epoch{'s' * (setup.hundred > 1)} for the paper's "
         f"100, {seeds} seed{'s' * (seeds > 1)}: {runs} run{'s' * (runs > 1)} in all."
     )
-
-
-def _show(contents: Sequence[Content], failures: Sequence[str], console: Console) -> None:
-    """Print a line for every experiment, and what can be said of its order."""
-    table = Table(
-        "experiment", "paper", "order holds", "kept", "tau", box=None, padding=(0, 2, 0, 0)
-    )
-    for line in summaries(contents):
-        table.add_row(*line)
-    console.print(table)
-    for content in contents:
-        for sentence in order_sentences(content):
-            told = f"{content['experiment']}: {sentence}"
-            console.print(escape(told), style="dim", highlight=False, soft_wrap=True)
-    for failure in failures:
-        console.print(escape(f"Failed: {failure}"), style="red", highlight=False, soft_wrap=True)

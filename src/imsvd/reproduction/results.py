@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from imsvd.encoder import results_path
 from imsvd.grid.outcome import Outcome
 from imsvd.grid.plan import Job
 from imsvd.grid.runner import Standing, run_folder
@@ -85,6 +86,13 @@ def gather(experiment: Experiment, setup: Setup, standing: Standing, store: Path
         ],
         max((outcome.parallel for outcome in outcomes), default=1),
     )
+
+
+def sources(cell: Cell, store: Path) -> list[tuple[int | None, Path]]:
+    """Return seed and folder of everything that is measured for a cell; a published one has no seed."""
+    if cell.pretrained:
+        return [(None, results_path(cell.pretrained))]
+    return [(job.config.seed, run_folder(store, job)) for job in cell.jobs]
 
 
 def outcome_values(outcome: Outcome) -> dict[str, float | None]:

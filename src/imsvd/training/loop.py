@@ -32,6 +32,7 @@ from imsvd.training.display import TrainingDisplay
 from imsvd.training.hardware import launch
 from imsvd.training.interruption import StopRequest
 from imsvd.training.loading import build_batches
+from imsvd.training.memory import peak_memory
 from imsvd.training.metrics import EpochMetrics, MetricsLog
 from imsvd.training.online import OnlineKNN
 from imsvd.training.optimizers import build_optimizer, learning_rate, set_learning_rate
@@ -174,6 +175,7 @@ class Trainer:
             "images_per_second": steps * self.config.training.batch_size / seconds,
             "seconds": seconds,
             "total_seconds": self.seconds,
+            "peak_memory": peak_memory(),
         }
         if self.online is not None and self.online.due(self.epoch) and self.fabric.is_global_zero:
             record["knn"] = self.online(self.method.backbone)

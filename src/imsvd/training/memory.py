@@ -1,0 +1,21 @@
+"""How much memory training has taken."""
+
+import resource
+import sys
+from pathlib import Path
+
+import torch
+
+
+def peak_memory() -> int:
+    """Most bytes this process has held so far: of its GPU if it used one, else resident."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return torch.cuda.max_memory_allocated()
+    status = Path("/proc/self/status")
+    if status.exists():
+        # Not ru_maxrss, which on Linux begins with what the parent held.
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
