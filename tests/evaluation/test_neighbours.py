@@ -13,10 +13,10 @@ from torch.utils._pytree import tree_leaves
 
 from imsvd.distributed import rank
 from imsvd.errors import InputError
+from imsvd.evaluation.best_neighbours import Neighbours
 from imsvd.evaluation.neighbours import (
     TILE_COLUMNS,
     Distance,
-    Neighbours,
     nearest_in_shares,
     nearest_neighbours,
 )

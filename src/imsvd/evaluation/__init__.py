@@ -1,5 +1,6 @@
 """Evaluation of frozen features: extracted once, judged by plain functions."""
 
+from imsvd.evaluation.best_neighbours import Neighbours
 from imsvd.evaluation.features import Features, extract_features
 from imsvd.evaluation.knn import (
     KNNSettings,
@@ -11,7 +12,7 @@ from imsvd.evaluation.knn import (
 )
 from imsvd.evaluation.labelled import chance
 from imsvd.evaluation.linear_probe import LinearProbeSettings, linear_probe
-from imsvd.evaluation.neighbours import Neighbours, nearest_neighbours
+from imsvd.evaluation.neighbours import nearest_neighbours
 from imsvd.evaluation.results import append_result, read_results
 
 __all__ = [

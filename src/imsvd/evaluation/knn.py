@@ -17,14 +17,10 @@ from torch import Tensor
 
 from imsvd.distributed import all_gather_rows, gather_lists
 from imsvd.errors import InputError
+from imsvd.evaluation.best_neighbours import Neighbours
 from imsvd.evaluation.features import Features
 from imsvd.evaluation.labelled import check_features, check_labels, check_widths
-from imsvd.evaluation.neighbours import (
-    Distance,
-    Neighbours,
-    nearest_in_shares,
-    nearest_neighbours,
-)
+from imsvd.evaluation.neighbours import Distance, nearest_in_shares, nearest_neighbours
 from imsvd.settings import Settings
 
 
