@@ -48,7 +48,7 @@ def test_runs_are_compared_number_by_number(
 ) -> None:
     first = Path(shutil.copytree(explained, tmp_path / "first"))
     for value in (10.0, 50.0):
-        append_result(first, "knn", {"knn_20": value}, data="shapes", details={})
+        append_result(first, "knn", {"knn_20": value}, data="/somewhere/shapes", details={})
     answer = compare(open_run(first), open_run(explained_photographs))
     rows = {(row["group"], row["name"]): (row["first"], row["second"]) for row in answer["rows"]}
     assert rows["run", "explained images"] == (128, 5)
@@ -57,6 +57,7 @@ def test_runs_are_compared_number_by_number(
     assert isinstance(one_hot, float)
     assert nothing is None
     assert all(isinstance(value, float) for value in rows["discreteness", "share above 0.9"])
+    assert not {group for group, _ in rows} & {"embeddings", "galleries", "grad cam"}
     assert set(answer["training"]) == {"first", "second"}
     assert answer["agreement"]["common_images"] == 0
     assert answer["agreement"]["mutual_information"] is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from imsvd.explorer.training_curves import training
 
 MOST_IMAGES = 20_000
 _FEWEST_IMAGES = 2
+_DRAWN = ("embeddings", "galleries", "grad_cam")
+"""Parts of an explanation that are to be looked at; their numbers say how much was drawn."""
 
 
 def compare(first: ExplainedRun, second: ExplainedRun) -> dict[str, Any]:
@@ -47,7 +50,7 @@ def _headline(run: ExplainedRun) -> Iterator[tuple[tuple[str, str], float | str]
         yield ("theorem", row["name"].replace("_", " ")), row["measured"]
     for part, record in run.summary["parts"].items():
         for name, value in record.items():
-            if _can_be_shown(value):
+            if part not in _DRAWN and "images" not in name and _can_be_shown(value):
                 yield (part.replace("_", " "), name.replace("_", " ")), value
     for result in read_results(run.run.path):
         yield from _result(result)
@@ -55,12 +58,11 @@ def _headline(run: ExplainedRun) -> Iterator[tuple[tuple[str, str], float | str]
 
 def _result(record: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], float]]:
     """The numbers of one evaluation; a later one of the same name replaces it."""
+    # Where the images lay when they were evaluated would set the same ones apart.
+    group = f"{record.get('protocol')} on {Path(str(record.get('data'))).name}"
     for name, value in record.get("metrics", {}).items():
         if _can_be_shown(value):
-            yield (
-                (f"{record.get('protocol')} on {record.get('data')}", name.replace("_", " ")),
-                value,
-            )
+            yield (group, name.replace("_", " ")), value
 
 
 def _can_be_shown(value: object) -> bool:
