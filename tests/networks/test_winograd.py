@@ -36,7 +36,7 @@ def test_results_and_gradients_are_those_of_the_direct_form(
 ) -> None:
     count, height, width, inputs, outputs = shape
     if in_blocks:
-        monkeypatch.setattr(winograd, "_BLOCK_BYTES", 2**13)
+        monkeypatch.setattr(winograd, "_BLOCK_TILES", 2)
     images, weight = drawn(count, height, width, inputs), drawn(outputs, inputs, 3, 3)
     gradient = drawn(count, height, width, outputs)
     results, of_images, of_weight = literal_gradients(images, weight, gradient)
@@ -47,7 +47,7 @@ def test_results_and_gradients_are_those_of_the_direct_form(
 
 def test_blocks_cover_a_batch_once_in_nearly_equal_parts() -> None:
     images = torch.empty(64, 16, 16, 128)
-    parts = [range(64)[block] for block in winograd._blocks(images, 128)]
+    parts = [range(64)[block] for block in winograd._blocks(images)]
     assert [index for part in parts for index in part] == list(range(64))
     assert len(parts) > 1
     assert min(map(len, parts)) > max(map(len, parts)) - len(parts)

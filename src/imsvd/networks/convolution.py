@@ -1,9 +1,9 @@
 """Convolutions that train faster on a CPU than PyTorch's.
 
 PyTorch leaves them to oneDNN, which with AVX2 is fast forward and backward to the pixels, but finds
-the gradient of the weights at half that speed. Here one matrix product finds it. Where both numbers
-of channels are large and the picture is made of whole tiles, `winograd` does everything with fewer
-multiplications. Which way is taken depends on shapes alone, so that a run can be repeated.
+the gradient of the weights at half that speed. Here one matrix product finds it. Where the picture
+is made of whole tiles, `winograd` does everything with fewer multiplications. Which way is taken
+depends on shapes alone, so that a run can be repeated.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from imsvd.networks import winograd
 
 # On two cores of an EPYC with AVX2: below, oneDNN is as fast or faster.
-_LEAST_CHANNELS, _LEAST_FOR_WINOGRAD = 64, 128
+_LEAST_CHANNELS = 64
 # Copies of the pixels that each weight has met, for a part of the batch; best near the cache's size.
 _BLOCK_BYTES = 16 * 2**20
 
@@ -60,11 +60,11 @@ class ProcessorConv2d(nn.Conv2d):
         )
 
     def _has_tiles(self, images: Tensor) -> bool:
-        return (
-            (self.kernel_size, self.stride, self.padding) == ((3, 3), (1, 1), (1, 1))
-            and images.shape[2] % winograd.TILE == images.shape[3] % winograd.TILE == 0
-            and min(self.in_channels, self.out_channels) >= _LEAST_FOR_WINOGRAD
-        )
+        return (self.kernel_size, self.stride, self.padding) == (
+            (3, 3),
+            (1, 1),
+            (1, 1),
+        ) and images.shape[2] % winograd.TILE == images.shape[3] % winograd.TILE == 0
 
 
 def use_processor_convolutions(network: nn.Module) -> None:
