@@ -38,6 +38,7 @@ def test_results_come_with_their_plots_and_without_the_place_of_the_images(
     assert write_page(tmp_path / "store", path) == ["loss-terms", "units"]
     text = path.read_text()
     assert "secret" not in text
+    assert str(tmp_path) not in text
     assert "on pictures, with 2 seeds" in text
     assert "| units | Table IX | " in text
     assert "![units](images/reproduction-units.png)" in text
@@ -49,7 +50,9 @@ def test_results_come_with_their_plots_and_without_the_place_of_the_images(
     # What a person says about a result is quoted.
     comment = tmp_path / "store" / "experiments" / "units" / "comment.md"
     comment.write_text("Few images take a unit when there are many.\n")
+    (tmp_path / "store" / "comment.md").write_text("The pictures are all squares.")
     write_page(tmp_path / "store", path)
+    assert "\n\nThe pictures are all squares.\n\n" in path.read_text()
     assert "\n\nFew images take a unit when there are many.\n\n" in path.read_text()
     # A damaged result counts as none.
     (tmp_path / "store" / "experiments" / "units" / "result.json").write_text("{")

@@ -48,7 +48,7 @@ TIME: Quantity = {
 }
 MEMORY: Quantity = {
     "full": Measure("training", "peak_gigabytes", "peak memory per GPU, GB", True),
-    "cpu": Measure("grid", "peak_mebibytes", "peak memory of the process, MiB", True),
+    "cpu": Measure("grid", "peak_mebibytes", "peak memory, MiB", True),
 }
 DRAWN: Quantity = {
     "full": Measure("explain", "files", "figures"),

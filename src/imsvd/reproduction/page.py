@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,7 +33,7 @@ imsvd reproduce units --scale full --data /data/imagenet --collect   # tables of
 imsvd reproduce --write-docs docs/reproduction.md                # this page
 ```
 
-A file `comment.md` beside a result in the store is quoted on this page.
+A file `comment.md` beside a result, or in the store itself, is quoted on this page.
 
 `DIR` holds labelled images in `train/` and `test/`. Kill the command at any moment and give it
 again: finished runs are not repeated, unfinished ones go on, and a run that several experiments
@@ -54,6 +55,8 @@ def write_page(store: Path, path: Path) -> list[str]:
     """Write the page, and the plots beside it in images/; return the names it has results of."""
     small, full = _results(store, "cpu"), _results(store, "full")
     lines = [INTRODUCTION, *_overview(list(small.values()), list(full.values()))]
+    comment = read_comment(store)
+    lines += ["", comment] if comment else []
     for name, experiment in EXPERIMENTS.items():
         lines += ["", f"## {name}: {experiment.source}", ""]
         if name in small:
@@ -73,7 +76,7 @@ def _results(store: Path, scale: Scale) -> dict[str, Content]:
 
 def _section(store: Path, content: Content, path: Path) -> list[str]:
     """A result with its plot and its comment."""
-    comment = read_comment(store, content["experiment"], content["scale"])
+    comment = read_comment(experiment_folder(store, content["experiment"], content["scale"]))
     return _portable(body(content, _copy_plot(store, content, path), comment), content)
 
 
@@ -111,6 +114,7 @@ def _copy_plot(store: Path, content: Content, path: Path) -> str:
 
 
 def _portable(lines: Sequence[str], content: Content) -> list[str]:
-    """Name the images by their folder alone: where it lay on one machine helps nobody."""
+    """Name images and store by their folder alone: where it lay on one machine helps nobody."""
     data = content["setup"]["data"]
-    return [line.replace(data, Path(data).name) for line in lines]
+    named = [line.replace(data, Path(data).name) for line in lines]
+    return [re.sub(r"(--out )\S*/", r"\1", line) for line in named]

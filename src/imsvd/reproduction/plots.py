@@ -19,8 +19,12 @@ from imsvd.reproduction.markdown import in_order
 MOST_ACROSS = 4
 """Panels side by side."""
 
+INK = "#404040"
+
 Cell = Mapping[str, Any]
 """As in result.json."""
+Look = tuple[str, str]
+"""Colour and style of a line."""
 
 
 class Panel(NamedTuple):
@@ -53,6 +57,7 @@ class Panel(NamedTuple):
 def draw_result(content: Mapping[str, Any], path: Path) -> None:
     """Draw the cells of a result, as far as they are there."""
     panels = make_panels(content["cells"])
+    longest = max(panels, key=lambda panel: len(panel.series))
     lines = math.ceil(len(panels) / MOST_ACROSS)
     across = min(len(panels), MOST_ACROSS)
     places = max(len(panel.places) for panel in panels)
@@ -63,12 +68,15 @@ def draw_result(content: Mapping[str, Any], path: Path) -> None:
         for number in range(lines * across):
             above, below = (axes[2 * (number // across) + k][number % across] for k in (0, 1))
             if number < len(panels):
-                _draw(above, panels[number], content["axis"], paper=True)
-                _draw(below, panels[number], content["axis"], paper=False)
+                panel = panels[number]
+                # A colour of the legend would name a line that stands alone after another panel's.
+                alone = len(panel.series) == 1 < len(longest.series)
+                looks = [(INK, "-")] if alone else [_look(k) for k in range(len(panel.series))]
+                _draw(above, panel, content["axis"], looks, paper=True)
+                _draw(below, panel, content["axis"], looks, paper=False)
             else:
                 above.set_axis_off()
                 below.set_axis_off()
-        longest = max(panels, key=lambda panel: len(panel.series))
         if len(longest.series) > 1:
             place = panels.index(longest)
             axis = axes[2 * (place // across)][place % across]
@@ -90,13 +98,13 @@ def make_panels(cells: Sequence[Cell]) -> list[Panel]:
     ]
 
 
-def _draw(axis: Axes, panel: Panel, unit: str, *, paper: bool) -> None:
+def _draw(axis: Axes, panel: Panel, unit: str, looks: Sequence[Look], *, paper: bool) -> None:
     places = panel.places
-    for number, name in enumerate(panel.series):
+    for look, name in zip(looks, panel.series, strict=True):
         cells = [
             cell for cell in panel.line(name) if cell["paper" if paper else "mean"] is not None
         ]
-        _draw_series(axis, panel, cells, _look(number), name, paper=paper)
+        _draw_series(axis, panel, cells, look, name, paper=paper)
     settings = {cell[panel.across]: cell["setting"] for cell in panel.cells}
     labels = [place if paper else settings[place] or place for place in places]
     crowded = max(map(len, labels)) > 6
@@ -119,7 +127,7 @@ def _draw_series(
     axis: Axes,
     panel: Panel,
     cells: Sequence[Cell],
-    look: tuple[str, str],
+    look: Look,
     name: str,
     *,
     paper: bool,
@@ -152,5 +160,5 @@ def _draw_runs(axis: Axes, cell: Cell, place: int, colour: str) -> None:
         axis.plot([place + 0.12] * len(values), values, ".", color=colour, alpha=0.5, markersize=4)
 
 
-def _look(number: int) -> tuple[str, str]:
+def _look(number: int) -> Look:
     return PALETTE[number % len(PALETTE)], LINES[number // len(PALETTE) % len(LINES)]

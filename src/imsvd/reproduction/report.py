@@ -57,10 +57,10 @@ def read_result(store: Path, name: str, scale: Scale = "cpu") -> Content | None:
     return content if isinstance(content, dict) else None
 
 
-def read_comment(store: Path, name: str, scale: Scale = "cpu") -> str:
-    """Return what a person has written about a result to comment.md beside it; empty if nothing."""
+def read_comment(folder: Path) -> str:
+    """Return what a person has written to comment.md in a folder of the store; empty if nothing."""
     try:
-        return (experiment_folder(store, name, scale) / "comment.md").read_text().strip()
+        return (folder / "comment.md").read_text().strip()
     except OSError:
         return ""
 
