@@ -50,6 +50,7 @@ OPTIONS = {
         "--nodes",
         "--gpus",
         "--dry-run",
+        "--collect",
         "--write-docs",
         "--set",
     ],
