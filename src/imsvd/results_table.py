@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -86,7 +86,7 @@ def _rows(run: Path) -> list[ResultRow]:
     if not run.is_dir():
         raise InputError(f"there is no run folder {run}.")
     latest = {
-        (record["protocol"], record["data"], _is_untrained(record)): record
+        (record["protocol"], record["data"], is_of_untrained(record)): record
         for record in read_results(run)
     }
     config = folder.config() if folder.exists() else None
@@ -110,7 +110,8 @@ def _rows(run: Path) -> list[ResultRow]:
     ]
 
 
-def _is_untrained(record: dict[str, Any]) -> bool:
+def is_of_untrained(record: Mapping[str, Any]) -> bool:
+    """Whether a line of results.jsonl is of the encoder before training."""
     return bool(record.get("details", {}).get("encoder") == "untrained")
 
 

@@ -15,6 +15,7 @@ from imsvd.grid import job
 from imsvd.grid.outcome import Outcome
 from imsvd.runs import RunFolder
 from imsvd.training import train
+from imsvd.training.memory import largest_peak
 from tests.grid import small
 
 QUIET = Console(quiet=True)
@@ -60,8 +61,8 @@ def test_evaluating_again_changes_neither_scores_nor_costs(done: Path, tmp_path:
 
 
 def test_the_largest_peak_of_all_processes_counts() -> None:
-    assert job.peak_of([{"peak_memory": 30}, {"peak_memory": 20}, {}]) == 30
-    assert job.peak_of([{"epoch": 1}]) is None
+    assert largest_peak([{"peak_memory": 30}, {"peak_memory": 20}, {}]) == 30
+    assert largest_peak([{"epoch": 1}]) is None
 
 
 def test_an_untrained_encoder_is_what_training_begins_with(

@@ -102,11 +102,13 @@ def test_a_figure_counts_when_it_is_drawn(tmp_path: Path) -> None:
 
 
 def test_both_scales_stand_side_by_side_on_the_page(tmp_path: Path, command: CommandLine) -> None:
+    words = ["reproduce", "units", "--out", str(tmp_path)]
+    full = [*words, "--scale", "full", "--data", SETUP.data, "--collect"]
+    command.refuses(full, "holds none of these runs", "--data")
     for number, run in enumerate(UNITS.runs(SETUP)):
         folder = leave_run(tmp_path, run)
         record(folder, "linear", linear_top1=60.0 + number, linear_top5=85.0 + number)
-    words = ["reproduce", "units", "--out", str(tmp_path)]
-    assert command([*words, "--scale", "full", "--data", SETUP.data, "--collect"]) == 0
+    assert command(full) == 0
     content = json.loads((tmp_path / "experiments-full" / "units" / "result.json").read_text())
     assert content["complete"]
     assert content["cells"][0]["mean"] == 60.0

@@ -37,6 +37,7 @@ from imsvd.methods import build_method
 from imsvd.networks import build_backbone
 from imsvd.runs import RunFolder
 from imsvd.training import train
+from imsvd.training.memory import largest_peak
 
 HELD_OUT = 10
 """Every tenth training image asks; the others answer."""
@@ -62,7 +63,7 @@ def run_job(folder: Path, *, trained: bool, parallel: int, console: Console) -> 
         seconds_per_epoch=_median([record["seconds"] for record in records]),
         training_seconds=records[-1]["total_seconds"] if records else 0,
         evaluation_seconds=time.monotonic() - began,
-        peak_memory=peak_of(records),
+        peak_memory=largest_peak(records),
         head_parameters=count_head_parameters(config) if trained else 0,
         backbone_parameters=sum(weight.numel() for weight in encoder.backbone.parameters()),
         curve=accuracy_curve(records),
@@ -129,13 +130,6 @@ def _labelled(features: Features) -> tuple[Tensor, Tensor]:
 
 def _median(values: list[float]) -> float | None:
     return statistics.median(values) if values else None
-
-
-def peak_of(records: list[dict[str, Any]]) -> int | None:
-    """Return the largest peak of memory among the processes that have trained a run, if known."""
-    return max(
-        (record["peak_memory"] for record in records if "peak_memory" in record), default=None
-    )
 
 
 def _device(config: Config) -> str:

@@ -14,7 +14,9 @@ from typing import Any
 
 from rich.console import Console
 
+from imsvd.errors import InputError
 from imsvd.evaluation import read_results
+from imsvd.grid.runner import run_folder
 from imsvd.reproduction.experiment import Cell, Experiment
 from imsvd.reproduction.full_plan import tested_on
 from imsvd.reproduction.markdown import Content
@@ -22,13 +24,25 @@ from imsvd.reproduction.report import current_facts, write_result
 from imsvd.reproduction.results import Found, Result, sources
 from imsvd.reproduction.showing import draw, drawn_figures, show
 from imsvd.reproduction.variants import Setup
+from imsvd.results_table import is_of_untrained
 from imsvd.runs import RunFolder
+from imsvd.training.memory import largest_peak
 
 
 def collect(
     experiments: Sequence[Experiment], setup: Setup, store: Path, console: Console
 ) -> list[Content]:
-    """Write and show the tables and plots of what there is; return what result.json of each holds."""
+    """Write and show the tables and plots of what there is; return what result.json of each holds.
+
+    Raises:
+        InputError: if there is nothing of any of their runs.
+    """
+    folders = [run_folder(store, job) for one in experiments for job in one.jobs(setup)]
+    if not any(RunFolder(folder).exists() for folder in folders):
+        raise InputError(
+            f"{store} holds none of these runs; give --out, --data, --epochs and --set as they were "
+            "trained with."
+        )
     facts = current_facts()
     facts["cpu"] = f"that of the runs, which they do not record; collected on {facts['cpu']}"
     contents = []
@@ -42,9 +56,7 @@ def collect(
 
 def gather_full(experiment: Experiment, setup: Setup, store: Path) -> Result:
     """Return the result of an experiment as its runs and evaluations in `store` stand."""
-    cells = experiment.cells(setup)
-    jobs = experiment.jobs(setup)
-    finished = {folder for cell in cells for _, folder in sources(cell, store) if _is_over(folder)}
+    cells, jobs = experiment.cells(setup), experiment.jobs(setup)
     return Result(
         experiment,
         setup,
@@ -57,7 +69,7 @@ def gather_full(experiment: Experiment, setup: Setup, store: Path) -> Result:
             )
             for cell in cells
         ],
-        len(finished),
+        sum(_is_over(run_folder(store, job)) for job in jobs),
         len(jobs),
         failures=[],
         parallel=1,
@@ -87,9 +99,9 @@ def training_costs(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     if records:
         seconds = statistics.median(record["seconds"] for record in records)
         costs["hours_per_100_epochs"] = 100 * seconds / 3600
-    peaks = [record["peak_memory"] for record in records if "peak_memory" in record]
-    if peaks:
-        costs["peak_gigabytes"] = max(peaks) / 1e9
+    peak = largest_peak(records)
+    if peak is not None:
+        costs["peak_gigabytes"] = peak / 1e9
     return costs
 
 
@@ -101,5 +113,4 @@ def _is_over(folder: Path) -> bool:
 
 
 def _is_wanted(record: Mapping[str, Any], protocol: str, data: str) -> bool:
-    untrained = record.get("details", {}).get("encoder") == "untrained"
-    return record["protocol"] == protocol and record["data"] == data and not untrained
+    return record["protocol"] == protocol and record["data"] == data and not is_of_untrained(record)

@@ -2,7 +2,9 @@
 
 import resource
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,3 +21,10 @@ def peak_memory() -> int:
                 return int(line.split()[1]) * 1024
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def largest_peak(records: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return the largest peak among the processes that wrote the epochs of a run, if they know it."""
+    return max(
+        (record["peak_memory"] for record in records if "peak_memory" in record), default=None
+    )
