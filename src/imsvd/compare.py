@@ -14,6 +14,7 @@ from imsvd.api import configure
 from imsvd.config import Config, method_settings_class, override, parse_config
 from imsvd.datasets import open_source
 from imsvd.errors import InputError
+from imsvd.grid.choices import check_seeds, check_settings
 from imsvd.grid.plan import Job, unique
 from imsvd.grid.report import EQUAL, Comparison, notes, write_comparison
 from imsvd.grid.runner import Standing, run_folder, run_grid
@@ -171,16 +172,10 @@ def _check_choices(
 ) -> None:
     for method in methods:
         method_settings_class(method)  # refuses an unknown name
-    if not seeds or min(seeds) < 0:
-        raise InputError("--seeds must be a number of seeds such as 3, or seeds such as 0,1,2.")
+    check_seeds(seeds)
     if not lr_factors or min(lr_factors) <= 0:
         raise InputError("--lr-factors must be positive numbers such as 0.33,1,3.")
-    for setting in settings:
-        key = setting.partition("=")[0].strip()
-        if key in DECIDED_ELSEWHERE:
-            raise InputError(
-                f"--set {key} would be the same for all runs; use {DECIDED_ELSEWHERE[key]} instead."
-            )
+    check_settings(settings, DECIDED_ELSEWHERE)
 
 
 def _summary(candidates: Sequence[Candidate], runs: int) -> str:

@@ -15,7 +15,7 @@ from imsvd.grid import job
 from imsvd.grid.outcome import Outcome
 from imsvd.runs import RunFolder
 from imsvd.training import train
-from imsvd.training.memory import largest_peak
+from imsvd.training.costs import largest_peak
 from tests.grid import small
 
 QUIET = Console(quiet=True)

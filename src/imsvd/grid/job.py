@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import statistics
 import sys
 import threading
 import time
@@ -37,7 +36,7 @@ from imsvd.methods import build_method
 from imsvd.networks import build_backbone
 from imsvd.runs import RunFolder
 from imsvd.training import train
-from imsvd.training.memory import largest_peak
+from imsvd.training.costs import largest_peak, median_epoch_seconds
 
 HELD_OUT = 10
 """Every tenth training image asks; the others answer."""
@@ -60,7 +59,7 @@ def run_job(folder: Path, *, trained: bool, parallel: int, console: Console) -> 
         metrics=evaluate_split(split)
         | explainability(encoder, split.test.features, split.test.attributes),
         hold_out=hold_out_accuracy(split.train),
-        seconds_per_epoch=_median([record["seconds"] for record in records]),
+        seconds_per_epoch=median_epoch_seconds(records),
         training_seconds=records[-1]["total_seconds"] if records else 0,
         evaluation_seconds=time.monotonic() - began,
         peak_memory=largest_peak(records),
@@ -126,10 +125,6 @@ def accuracy_curve(records: list[dict[str, Any]]) -> tuple[CurvePoint, ...]:
 def _labelled(features: Features) -> tuple[Tensor, Tensor]:
     assert features.labels is not None  # split_features has refused data without labels
     return features.features, features.labels
-
-
-def _median(values: list[float]) -> float | None:
-    return statistics.median(values) if values else None
 
 
 def _device(config: Config) -> str:

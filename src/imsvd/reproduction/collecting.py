@@ -7,7 +7,6 @@ explanations/ what was drawn.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from imsvd.reproduction.showing import draw, drawn_figures, show
 from imsvd.reproduction.variants import Setup
 from imsvd.results_table import is_of_untrained
 from imsvd.runs import RunFolder
-from imsvd.training.memory import largest_peak
+from imsvd.training.costs import largest_peak, median_epoch_seconds
 
 
 def collect(
@@ -96,8 +95,8 @@ def _value(cell: Cell, folder: Path, experiment: Experiment, setup: Setup) -> fl
 def training_costs(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return time and memory of a training as the paper gives them, from its metrics.jsonl."""
     costs = {}
-    if records:
-        seconds = statistics.median(record["seconds"] for record in records)
+    seconds = median_epoch_seconds(records)
+    if seconds is not None:
         costs["hours_per_100_epochs"] = 100 * seconds / 3600
     peak = largest_peak(records)
     if peak is not None:

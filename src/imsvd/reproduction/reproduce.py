@@ -16,6 +16,7 @@ from rich.console import Console
 
 from imsvd.compare import check_data
 from imsvd.errors import InputError
+from imsvd.grid.choices import check_seeds, check_settings
 from imsvd.grid.plan import Job, unique
 from imsvd.grid.runner import Standing, run_grid
 from imsvd.reproduction.experiment import Experiment
@@ -86,16 +87,10 @@ def all_jobs(experiments: Sequence[Experiment], setup: Setup) -> list[Job]:
 
 def check_setup(setup: Setup) -> None:
     """Refuse what cannot be run."""
-    if not setup.seeds or min(setup.seeds) < 0:
-        raise InputError("--seeds must be a number of seeds such as 2, or seeds such as 0,1.")
+    check_seeds(setup.seeds)
     if setup.epochs is not None and setup.epochs < 1:
         raise InputError(f"--epochs {setup.epochs} is too few; give 1 or more.")
-    for setting in setup.settings:
-        key = setting.partition("=")[0].strip()
-        if key in DECIDED_ELSEWHERE:
-            raise InputError(
-                f"--set {key} would be the same for all runs; use {DECIDED_ELSEWHERE[key]} instead."
-            )
+    check_settings(setup.settings, DECIDED_ELSEWHERE)
 
 
 class _Reporter:

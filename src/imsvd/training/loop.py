@@ -28,11 +28,11 @@ from imsvd.methods import Method, MethodOutput, build_method
 from imsvd.networks import build_backbone
 from imsvd.runs import RunFolder
 from imsvd.training.batches import Batch, Batches, EpochOrder
+from imsvd.training.costs import peak_memory
 from imsvd.training.display import TrainingDisplay
 from imsvd.training.hardware import launch
 from imsvd.training.interruption import StopRequest
 from imsvd.training.loading import build_batches
-from imsvd.training.memory import peak_memory
 from imsvd.training.metrics import EpochMetrics, MetricsLog
 from imsvd.training.online import OnlineKNN
 from imsvd.training.optimizers import build_optimizer, learning_rate, set_learning_rate

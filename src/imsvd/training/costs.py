@@ -1,6 +1,7 @@
-"""How much memory training has taken."""
+"""What training has cost: memory and time."""
 
 import resource
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,3 +29,8 @@ def largest_peak(records: Sequence[Mapping[str, Any]]) -> int | None:
     return max(
         (record["peak_memory"] for record in records if "peak_memory" in record), default=None
     )
+
+
+def median_epoch_seconds(records: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the seconds of a usual epoch: a pause in one of them does not count."""
+    return statistics.median(record["seconds"] for record in records) if records else None
