@@ -7,6 +7,7 @@ from imsvd.losses.wmse import WMSELoss
 from imsvd.methods.wmse import WMSE, WMSESettings
 from imsvd.recipes import recipe
 from tests.methods.networks import SAMPLES, NormFree, views
+from tests.methods.projecting import assert_loss_of_the_projected_views
 
 SETTINGS = WMSESettings(projector=(2,), whitening_size=4, iterations=2, shrinkage=0.01)
 
@@ -18,16 +19,7 @@ def build() -> WMSE:
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_the_loss_is_that_of_the_projected_views(count: int) -> None:
-    method = build()
-    images = views(count)
-    output = method(images, SAMPLES)
-    features = [method.backbone(view) for view in images]
-    embeddings = [method.projector(feature) for feature in features]
-    torch.testing.assert_close(output.loss, WMSELoss(4, 2, 0.01)(*embeddings).loss)
-    assert torch.equal(output.features, features[0])
-    assert torch.equal(output.embedding, embeddings[0])
-    assert not output.features.requires_grad
-    assert not output.embedding.requires_grad
+    assert_loss_of_the_projected_views(build(), WMSELoss(4, 2, 0.01), count)
 
 
 def test_the_draw_of_sub_batches_resumes_exactly() -> None:
