@@ -49,7 +49,9 @@ def test_table_results_and_memory_of_fresh_processes(tmp_path: Path) -> None:
     content = json.loads((tmp_path / "deep" / "loss.json").read_text())
     assert content["environment"]["torch"] == torch.__version__
     assert len(content["rows"]) == 3
-    assert "| 64 | 320 | 2 | IMSVD, ours |" in (tmp_path / "deep" / "loss.md").read_text()
+    page = (tmp_path / "deep" / "loss.md").read_text()
+    assert "## Batch 64, width 320\n" in page
+    assert "| IMSVD, ours | 2 |" in page
 
 
 def test_what_cannot_fit_is_skipped_and_said_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from rich.console import Console
 
 from imsvd.bench.heads_case import BACKBONE, HEADS, Case, Measurement
-from imsvd.bench.loss import environment
 from imsvd.bench.rounds import (
     TableContent,
     measure_afresh,
@@ -27,6 +26,7 @@ from imsvd.errors import InputError
 from imsvd.methods import IMSVDSettings
 from imsvd.methods.vicreg import VICRegSettings
 from imsvd.paper_numbers import paper_tables
+from imsvd.provenance import environment
 
 FEATURES = 2048
 """Width of a ResNet-50's features."""

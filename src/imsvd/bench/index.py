@@ -19,10 +19,10 @@ from PIL import Image
 from rich.console import Console
 from torchvision.datasets import ImageFolder
 
-from imsvd.bench.loss import environment
 from imsvd.bench.rounds import TableContent, measure_in_turn, show_table, write_tables
 from imsvd.datasets import ImageFolderSource
 from imsvd.errors import InputError
+from imsvd.provenance import environment
 
 CLASSES = 100
 # A folder that changed a moment ago is listed but not remembered: it might change again unseen.

@@ -15,7 +15,6 @@ from rich.console import Console
 
 from imsvd.bench.knn_case import Case, Measurement
 from imsvd.bench.knn_searches import SEARCHES
-from imsvd.bench.loss import environment
 from imsvd.bench.rounds import (
     TableContent,
     cells_of,
@@ -26,6 +25,7 @@ from imsvd.bench.rounds import (
     write_tables,
 )
 from imsvd.errors import InputError
+from imsvd.provenance import environment
 
 # Mean similarities of exact searches differ by rounding only.
 _SAME_ANSWER = 1e-5

@@ -8,25 +8,21 @@ import importlib.util
 import itertools
 import json
 import os
-import platform
-import shlex
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from rich.console import Console
-from rich.table import Table
 
 from imsvd.bench.loss_case import Case, Measurement
 from imsvd.bench.loss_forms import FORMS
-from imsvd.bench.rounds import measure_in_turn
+from imsvd.bench.rounds import TableContent, cells_of, measure_in_turn, show_table, write_tables
 from imsvd.errors import InputError
+from imsvd.provenance import environment
 
 SIZES = ((256, 8160), (2048, 8160), (2048, 16320), (512, 65280))
 
@@ -93,7 +89,8 @@ def run(
         [c for c in cases if not reasons[c]], repeats, _measure, _describe, console
     )
     rows = _with_ratios([_row(case, measured.get(case), reasons[case]) for case in cases])
-    console.print(_table(rows))
+    for table in _tables(rows):
+        show_table(table, console)
     if output is not None:
         write(rows, output)
     return rows
@@ -176,65 +173,30 @@ def _with_ratios(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
-_COLUMNS = ("batch", "width", "ranks", "loss", "seconds", "x floor", "x ours", "MiB", "x N D")
+_COLUMNS = ("loss", "ranks", "seconds", "x floor", "x ours", "MiB", "x N D")
 
 
 def _cells(row: Row) -> list[str]:
-    start = [f"{row.batch:,}", f"{row.width:,}", str(row.ranks), FORMS[row.form].label]
-    if row.skipped:
-        return [*start, f"skipped: {row.skipped}", "", "", "", ""]
     ratios = [row.times_floor, row.times_ours]
     shown = ["" if value is None else f"{value:.2f}" for value in ratios]
     memory = [f"{row.extra_mib or 0:.0f}", f"{row.embeddings or 0:.1f}"]
-    return [*start, f"{row.seconds or 0:.3f}", *shown, *memory]
+    values = [str(row.ranks), f"{row.seconds or 0:.3f}", *shown, *memory]
+    return cells_of(FORMS[row.form].label, values, row.skipped)
 
 
-def _table(rows: Sequence[Row]) -> Table:
-    table = Table(title="Loss, forward and backward")
-    for column in _COLUMNS:
-        table.add_column(column, justify="left" if column == "loss" else "right")
-    for index, row in enumerate(rows):
-        last = index + 1 == len(rows) or rows[index + 1][1:3] != row[1:3]
-        table.add_row(*_cells(row), end_section=last)
-    return table
-
-
-def environment() -> dict[str, str]:
-    """Where and how numbers came about: command, commit, processor, versions, date."""
-    return {
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        "commit": _commit(),
-        "cpu": f"{_cpu()}, {os.cpu_count()} cores",
-        "torch": str(torch.__version__),
-        "python": platform.python_version(),
-        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-    }
-
-
-def _commit() -> str:
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
-def _cpu() -> str:
-    linux = Path("/proc/cpuinfo")
-    for line in linux.read_text().splitlines() if linux.exists() else []:
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
+def _tables(rows: Sequence[Row]) -> list[TableContent]:
+    sizes = dict.fromkeys((row.batch, row.width) for row in rows)
+    return [
+        TableContent(
+            f"Batch {batch:,}, width {width:,}",
+            _COLUMNS,
+            [_cells(row) for row in rows if (row.batch, row.width) == (batch, width)],
+        )
+        for batch, width in sizes
+    ]
 
 
 def write(rows: Sequence[Row], path: Path) -> None:
-    """Write the results as `path` with suffix .json and as a Markdown table with suffix .md."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    facts = environment()
-    content = {"environment": facts, "rows": [row._asdict() for row in rows]}
-    path.with_suffix(".json").write_text(json.dumps(content, indent=2) + "\n")
-    lines = ["# Loss, forward and backward", ""]
-    lines += [f"- {name}: {value}" for name, value in facts.items()]
-    lines += ["", f"| {' | '.join(_COLUMNS)} |", "|" + "---|" * len(_COLUMNS)]
-    lines += [f"| {' | '.join(_cells(row))} |" for row in rows]
-    path.with_suffix(".md").write_text("\n".join(lines) + "\n")
+    """Write the results as `path` with suffix .json and as Markdown tables with suffix .md."""
+    content = [row._asdict() for row in rows]
+    write_tables(path, "Loss, forward and backward", environment(), content, _tables(rows))

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from imsvd.bench.loss import environment
 from imsvd.bench.rounds import (
     TableContent,
     cells_of,
@@ -28,6 +27,7 @@ from imsvd.bench.rounds import (
 from imsvd.bench.step_case import NETWORKS, Case, Measurement, Network
 from imsvd.bench.step_loops import CONTENDERS
 from imsvd.errors import InputError
+from imsvd.provenance import environment
 
 TITLES: dict[Network, str] = {
     "small": "Small ResNet of cifar10-cpu: 24-pixel views, batch 128 (ms per image)",

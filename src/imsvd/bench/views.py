@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from imsvd.bench.loss import environment
 from imsvd.bench.rounds import (
     TableContent,
     cells_of,
@@ -26,6 +25,7 @@ from imsvd.bench.rounds import (
 from imsvd.bench.views_case import Case, Measurement
 from imsvd.bench.views_pipelines import CONTENDERS, Task
 from imsvd.errors import InputError
+from imsvd.provenance import environment
 
 TITLES: dict[Task, str] = {
     "photographs": "JPEG files to two 224-pixel views",

@@ -8,7 +8,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from imsvd.bench.loss import environment
 from imsvd.checkpoints import write_atomically
 from imsvd.config import Config
 from imsvd.explanations.explainability import BINS
@@ -16,6 +15,7 @@ from imsvd.explanations.meaning import RECOVERED
 from imsvd.figures import draw_comparison
 from imsvd.grid.outcome import Outcome
 from imsvd.grid.table import HOLD_OUT, Entry, Row, csv_text, entry_values, markdown, row_values
+from imsvd.provenance import environment
 
 EQUAL = ("data", "backbone", "views", "training")
 """The settings in which the methods of a comparison do not differ."""

@@ -8,9 +8,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from imsvd.bench.loss import environment
 from imsvd.checkpoints import write_atomically
 from imsvd.grid.table import csv_text
+from imsvd.provenance import environment
 from imsvd.reproduction.markdown import NAME, Content, page
 from imsvd.reproduction.order import Order
 from imsvd.reproduction.results import Found, Result, sources
