@@ -17,7 +17,7 @@ def outcome(**changes: Any) -> Outcome:
         "evaluation_seconds": 1.0,
         "peak_memory": 100 * 2**20,
         "head_parameters": 1234567,
-        "backbone_parameters": 10,
+        "backbone_parameters": 832_592,
         "curve": (CurvePoint(epoch=1, seconds=2.0, accuracy=30.0),),
         "parallel": 1,
         "threads": 2,

@@ -63,6 +63,7 @@ def test_the_page_ends_with_how_it_came_about(tmp_path: Path) -> None:
 
 def test_notes_say_what_a_reader_must_know() -> None:
     said = "\n".join(notes(COMPARISON))
+    assert "Every method: resnet18 of 0.8 million parameters, " in said
     assert "Of 3 learning rates per method" in said
     assert "5 of 6 runs are finished" in said
     assert "Failed: imsvd, lr 0.3, seed 1: the loss is no longer finite." in said

@@ -109,7 +109,7 @@ def notes(comparison: Comparison) -> list[str]:
     config = comparison.config
     finished, total = len(comparison.outcomes), len(comparison.entries)
     lines = [
-        f"Every method: {config.backbone.name}, {config.training.epochs} epochs, batches of "
+        f"Every method: {_backbone(comparison)}, {config.training.epochs} epochs, batches of "
         f"{config.training.batch_size}, the same images, views and seeds. "
         "Accuracies on test images, mean ± sample deviation over seeds.",
         *([_choice(comparison)] if comparison.chose_lr else []),
@@ -127,6 +127,13 @@ def notes(comparison: Comparison) -> list[str]:
         for entry in comparison.failures
     ]
     return lines
+
+
+def _backbone(comparison: Comparison) -> str:
+    """Its name and size: a name alone does not tell what a recipe's options have made of it."""
+    name = comparison.config.backbone.name
+    sizes = {outcome.backbone_parameters for outcome in comparison.outcomes}
+    return f"{name} of {max(sizes) / 1e6:.1f} million parameters" if sizes else name
 
 
 def _choice(comparison: Comparison) -> str:
