@@ -37,7 +37,6 @@ from imsvd.explanations.subject import (
     Subject,
     evenly_spaced,
     read_pictures,
-    unit_starts,
     view_probabilities,
 )
 from imsvd.information import split_variables
@@ -216,13 +215,26 @@ def _as_pictures(images: Tensor) -> list[NDArray[np.uint8]]:
 def surest_units(
     encodings: Encodings, units: tuple[int, ...], count: int
 ) -> list[tuple[int, int, int]]:
-    """(variable, unit, place among all units) of units with the surest best images, one a variable."""
+    """(variable, unit, place among all units) of units with the surest best images, one a variable.
+
+    Units that show images of a surer one again come last: variables that depend on each other often
+    have a unit for the same images.
+    """
     sureness = encodings.top_scores[:, :CAM_IMAGES].mean(1)
-    best = []
-    for variable, (start, size) in enumerate(zip(unit_starts(units), units, strict=True)):
-        unit = int(sureness[start : start + size].argmax())
-        best.append((variable, unit, start + unit))
-    return sorted(best, key=lambda item: (-float(sureness[item[2]]), item[0]))[:count]
+    every = [(variable, unit) for variable, size in enumerate(units) for unit in range(size)]
+    chosen: dict[int, int] = {}
+    repeating, shown = [], set[int]()
+    for place in np.argsort(-sureness, kind="stable").tolist():
+        variable, _ = every[place]
+        images = set(encodings.top_images[place, :CAM_IMAGES].tolist()) - {-1}
+        if images & shown:
+            repeating.append(place)
+        elif variable not in chosen:
+            chosen[variable] = place
+            shown |= images
+    for place in repeating:
+        chosen.setdefault(every[place][0], place)
+    return [(*every[place], place) for place in list(chosen.values())[:count]]
 
 
 def explain_faithfulness(subject: Subject, progress: Progress) -> dict[str, Any]:
