@@ -166,7 +166,8 @@ def _grad_cam(findings: Findings) -> list[Html | None] | None:
         "grad_cam",
         f"Pictures in pairs of rows: the best images of {headline['units_drawn']} units, and below "
         "each the same image in grey under a map that is brightest where the evidence is.",
-        f"Drawn are the surest units, one of each variable: {units}.",
+        "Drawn are the surest units, one of each variable, first those with images that no surer "
+        f"one has: {units}.",
     )
     lead = "Bright is where the image speaks for the unit. Whether that is true is measured next."
     return None if drawn is None else [paragraph(lead), drawn]
