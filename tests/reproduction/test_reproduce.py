@@ -190,8 +190,10 @@ def test_a_figure_is_copied_to_its_experiment(
     (content,) = run(tmp_path, "grad-cam")
     assert content["complete"]
     assert len(children.started) == 1
-    assert Image.open(tmp_path / "experiments" / "grad-cam" / "result.png").width == 1000
-    assert "drawn" not in (tmp_path / "experiments" / "grad-cam" / "result.md").read_text()
+    assert Image.open(tmp_path / "experiments" / "grad-cam" / "result.jpg").width == 1000
+    page = (tmp_path / "experiments" / "grad-cam" / "result.md").read_text()
+    assert "![grad-cam](result.jpg)" in page
+    assert "drawn" not in page
 
 
 def test_unusable_choices(command: CommandLine, tmp_path: Path) -> None:

@@ -15,19 +15,29 @@ Content = Mapping[str, Any]
 """What result.json holds."""
 
 
+OF_PHOTOGRAPHS = frozenset({"embeddings", "galleries", "grad_cam"})
+"""Parts of an explanation whose figures show images."""
+
+
 def page(content: Content) -> str:
     """Return a result as a Markdown page."""
     return "\n".join([f"# {content['experiment']}: {content['source']}", "", *body(content)]) + "\n"
 
 
-def body(content: Content, picture: str = f"{NAME}.png", comment: str = "") -> list[str]:
+def picture_suffix(content: Content) -> str:
+    """Return .jpg for a figure of photographs, which as .png is five times as large, else .png."""
+    return ".jpg" if OF_PHOTOGRAPHS.intersection(content["parts"]) else ".png"
+
+
+def body(content: Content, picture: str = "", comment: str = "") -> list[str]:
     """Return the lines of a result below its title.
 
     Args:
         content: what result.json holds.
-        picture: the address of its plot.
+        picture: the address of its plot or figure, if not beside it.
         comment: what a person has to say about it.
     """
+    picture = picture or f"{NAME}{picture_suffix(content)}"
     facts = content["environment"]
     runs = content["runs"]
     waiting = f"{runs['finished']} of {runs['total']} runs are finished."

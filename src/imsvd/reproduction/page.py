@@ -9,7 +9,7 @@ from pathlib import Path
 from imsvd.atomic_files import complete_or_absent
 from imsvd.checkpoints import write_atomically
 from imsvd.reproduction.experiments import EXPERIMENTS, Experiment
-from imsvd.reproduction.markdown import NAME, Content, body, summaries
+from imsvd.reproduction.markdown import NAME, Content, body, picture_suffix, summaries
 from imsvd.reproduction.report import experiment_folder, read_comment, read_result
 from imsvd.reproduction.variants import CPU_EPOCHS, Scale
 
@@ -105,8 +105,9 @@ def _announcement(experiment: Experiment) -> list[str]:
 def _copy_plot(store: Path, content: Content, path: Path) -> str:
     """Copy a plot to the page's images/ and return its address from the page."""
     name, scale = content["experiment"], content["scale"]
-    source = experiment_folder(store, name, scale) / f"{NAME}.png"
-    address = f"images/reproduction-{name}{'-full' * (scale == 'full')}.png"
+    suffix = picture_suffix(content)
+    source = experiment_folder(store, name, scale) / f"{NAME}{suffix}"
+    address = f"images/reproduction-{name}{'-full' * (scale == 'full')}{suffix}"
     if source.exists():
         with complete_or_absent(path.parent / address) as target:
             target.write_bytes(source.read_bytes())

@@ -2,7 +2,8 @@
 
 STORE/runs/                  the runs, each once, whichever experiments need it
 STORE/data/                  scenes that stand for VOC 2007 and COCO
-STORE/experiments/NAME/      result.json, .md, .csv and .png, as asked for last; rewritten as runs end
+STORE/experiments/NAME/      result.json, .md, .csv and .png, or .jpg of photographs, as asked for last;
+                             rewritten as runs end
 """
 
 from __future__ import annotations

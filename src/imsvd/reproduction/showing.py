@@ -15,7 +15,7 @@ from imsvd.checkpoints import write_atomically
 from imsvd.grid.plan import Job
 from imsvd.grid.runner import run_folder
 from imsvd.reproduction.experiment import Experiment
-from imsvd.reproduction.markdown import NAME, Content, order_sentences, summaries
+from imsvd.reproduction.markdown import NAME, Content, order_sentences, picture_suffix, summaries
 from imsvd.reproduction.plots import draw_result
 from imsvd.reproduction.report import experiment_folder
 
@@ -33,7 +33,8 @@ WIDEST = 1000
 
 def draw(experiment: Experiment, jobs: Sequence[Job], content: Content, store: Path) -> bool:
     """Draw the plot of an experiment, or copy its figure; whether there was something to see."""
-    picture = experiment_folder(store, experiment.name, content["scale"]) / f"{NAME}.png"
+    folder = experiment_folder(store, experiment.name, content["scale"])
+    picture = folder / f"{NAME}{picture_suffix(content)}"
     if experiment.parts:
         figures = [
             path for job in jobs for path in drawn_figures(run_folder(store, job), experiment)
@@ -60,7 +61,10 @@ def _copy_figure(source: Path, target: Path) -> None:
     with Image.open(source) as image:
         image.thumbnail((WIDEST, 2 * WIDEST))
         content = io.BytesIO()
-        image.save(content, "PNG", optimize=True)
+        if target.suffix == ".jpg":
+            image.convert("RGB").save(content, "JPEG", quality=85)
+        else:
+            image.save(content, "PNG", optimize=True)
     write_atomically(target, content.getvalue())
 
 
