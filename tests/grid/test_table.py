@@ -1,6 +1,8 @@
 import csv
 import io
 
+import pytest
+
 from imsvd.grid.outcome import Outcome
 from imsvd.grid.table import (
     MEASURES,
@@ -43,6 +45,13 @@ def test_one_value_has_no_deviation_and_none_no_mean() -> None:
     assert show_spread(None, BY_NAME["knn_20"]) == "–"
     assert show_spread(spread([50.0, 52.0]), BY_NAME["knn_20"]) == "51.0 ± 1.4"
     assert show_spread(spread([1e6, 3e6]), BY_NAME["head_parameters"]) == "2,000,000"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.25, "0.25"), (36.0, "36.0"), (160.4, "160"), (1234.0, "1,234")]
+)
+def test_seconds_have_no_exponent(seconds: float, shown: str) -> None:
+    assert show_spread(spread([seconds]), BY_NAME["seconds_per_epoch"]) == shown
 
 
 def test_a_row_counts_only_what_is_finished() -> None:

@@ -71,6 +71,11 @@ def _metric(name: str) -> Callable[[Outcome], float | None]:
     return lambda outcome: outcome.metrics.get(name)
 
 
+def _show_seconds(value: float) -> str:
+    """Return at least three digits, so that times stand below each other, and never an exponent."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.{1 if value >= 10 else 2}f}"
+
+
 def _mebibytes(outcome: Outcome) -> float | None:
     return None if outcome.peak_memory is None else outcome.peak_memory / 2**20
 
@@ -93,7 +98,7 @@ MEASURES = (
         "seconds_per_epoch",
         "s/epoch",
         lambda outcome: outcome.seconds_per_epoch,
-        "{:.3g}".format,
+        _show_seconds,
         with_deviation=False,
     ),
     Measure("memory_mib", "peak MiB", _mebibytes, "{:,.0f}".format, with_deviation=False),
