@@ -75,6 +75,32 @@ def test_notes_say_what_a_reader_must_know() -> None:
     assert "are finished" not in said
 
 
+def test_a_best_learning_rate_at_an_end_of_the_grid_is_named() -> None:
+    low, middle, high = (row(lr, made_up.scored(50, 40 + 100 * lr)) for lr in (0.1, 0.2, 0.3))
+    upwards = "Best with the largest learning rate that was tried: imsvd. A larger one may"
+    downwards = "Best with the smallest learning rate that was tried: imsvd. A smaller one may"
+    best_in_the_middle = row(0.3, made_up.scored(50, 41))
+
+    def said(*rows: Row) -> str:
+        return "\n".join(notes(Comparison(tiny.config(), list(rows))))
+
+    assert upwards in said(low, middle, high)
+    assert downwards in said(high, row(0.4, made_up.scored(1, 1)), row(0.5, made_up.scored(1, 1)))
+    assert "that was tried" not in said(low, middle, best_in_the_middle)
+    assert "that was tried" not in said(low, middle, row(0.3, None, failure="diverged"))
+    assert "that was tried" not in said(low, high)
+    assert "that was tried" not in said(low, middle, high, row(0.05, None))
+
+
+def test_the_page_has_a_table_of_every_learning_rate_if_there_are_several(tmp_path: Path) -> None:
+    write_comparison(COMPARISON, tmp_path)
+    page = (tmp_path / "comparison.md").read_text()
+    every = page[page.index("## Every learning rate") :]
+    assert [f"| imsvd | {lr} |" in every for lr in (0.1, 0.2, 0.3)] == [True] * 3
+    write_comparison(Comparison(tiny.config(), [BEST_ON_TEST]), tmp_path)
+    assert "## Every" not in (tmp_path / "comparison.md").read_text()
+
+
 def test_without_checks_while_training_there_is_no_plot(tmp_path: Path) -> None:
     write_comparison(Comparison(tiny.config(), [row(0.1, made_up.outcome(curve=()))]), tmp_path)
     assert not (tmp_path / "accuracy.png").exists()

@@ -167,6 +167,21 @@ def test_no_batch_of_hard_codes_beats_the_batch_limit() -> None:
         assert float(loss(values, values).loss) >= loss.bounds(6, 32).batch_limit.total - 1e-12
 
 
+def test_small_logits_are_rewarded_by_the_square_and_punished_by_the_fourth_power() -> None:
+    """So that weights scale what soft codes are, and do not choose them (benchmarks/short-runs.md)."""
+    views = torch.stack([logits(40, 24, seed).detach() for seed in (1, 2)])
+    views = views - views.mean(1, keepdim=True)
+    loss = IMSVDLoss(6)
+    uniform = loss(*torch.zeros_like(views)).terms
+
+    def departure(scale: float) -> Tensor:
+        found = loss(*(scale * views)).terms
+        return torch.stack([found[key] - uniform[key] for key in KEYS])
+
+    growth = departure(2e-3) / departure(1e-3)
+    torch.testing.assert_close(growth, growth.new_tensor([4.0, 4.0, 16.0]), rtol=0.02, atol=0)
+
+
 def test_weight_zero_switches_off_and_skips_the_joint_matrix(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

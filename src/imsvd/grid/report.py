@@ -113,6 +113,7 @@ def notes(comparison: Comparison) -> list[str]:
         f"{config.training.batch_size}, the same images, views and seeds. "
         "Accuracies on test images, mean ± sample deviation over seeds.",
         *([_choice(comparison)] if comparison.chose_lr else []),
+        *_ends_of_the_grid(comparison),
         "s/epoch: median over the epochs of a run, without evaluation. Peak memory: of the training "
         f"process{' on its GPU' if _on_gpu(comparison) else ''}. Head parameters: trained beside the backbone.",
         *_explainability(comparison.outcomes),
@@ -147,6 +148,26 @@ def _choice(comparison: Comparison) -> str:
     )
 
 
+def _ends_of_the_grid(comparison: Comparison) -> list[str]:
+    """Name the methods whose best learning rate has none beyond it to be compared with."""
+    if any(entry.status == "missing" for entry in comparison.entries):
+        return []
+    lines = []
+    for end, which, beyond in ((max, "largest", "larger"), (min, "smallest", "smaller")):
+        names = []
+        for chosen in comparison.rows:
+            rates = [row.lr for row in comparison.every if row.method == chosen.method and row.lr]
+            # One of two is always at an end.
+            if len(rates) > 2 and chosen.lr == end(rates):
+                names.append(chosen.method)
+        if names:
+            lines.append(
+                f"Best with the {which} learning rate that was tried: {', '.join(names)}. A {beyond} "
+                "one may be better: add a factor to --lr-factors, and only its runs are trained."
+            )
+    return lines
+
+
 def _on_gpu(comparison: Comparison) -> bool:
     return any(outcome.device != "cpu" for outcome in comparison.outcomes)
 
@@ -179,6 +200,11 @@ def _page(comparison: Comparison, facts: Mapping[str, str]) -> str:
         "",
         markdown(comparison.rows),
         *(f"{note}\n" for note in notes(comparison)),
+        *(
+            ["## Every learning rate", "", markdown(comparison.every)]
+            if comparison.chose_lr
+            else []
+        ),
         f"- command: `{facts['command']}`",
         f"- date: {facts['date']}",
         f"- hardware: {hardware}",
