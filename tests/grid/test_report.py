@@ -70,7 +70,7 @@ def test_notes_say_what_a_reader_must_know() -> None:
     assert "at a time" not in said
     shared = Comparison(tiny.config(), [row(0.1, made_up.outcome(parallel=3), made_up.outcome())])
     said = "\n".join(notes(shared))
-    assert "Times of 1 runs were measured with up to 3 runs at a time" in said
+    assert "Times of 1 run were measured with up to 3 runs at a time" in said
     assert "learning rates per method" not in said
     assert "are finished" not in said
 

@@ -188,7 +188,7 @@ def _parallel(outcomes: Sequence[Outcome]) -> list[str]:
     if most == 1:
         return []
     shared = sum(outcome.parallel > 1 for outcome in outcomes)
-    which = "Times" if shared == len(outcomes) else f"Times of {shared} runs"
+    which = "Times" if shared == len(outcomes) else f"Times of {shared} run{'s' * (shared > 1)}"
     return [f"{which} were measured with up to {most} runs at a time on this machine."]
 
 
