@@ -79,14 +79,14 @@ def test_a_best_learning_rate_at_an_end_of_the_grid_is_named() -> None:
     low, middle, high = (row(lr, made_up.scored(50, 40 + 100 * lr)) for lr in (0.1, 0.2, 0.3))
     upwards = "Best with the largest learning rate that was tried: imsvd. A larger one may"
     downwards = "Best with the smallest learning rate that was tried: imsvd. A smaller one may"
-    best_in_the_middle = row(0.3, made_up.scored(50, 41))
+    worse_beyond = row(0.3, made_up.scored(50, 41))
 
     def said(*rows: Row) -> str:
         return "\n".join(notes(Comparison(tiny.config(), list(rows))))
 
     assert upwards in said(low, middle, high)
     assert downwards in said(high, row(0.4, made_up.scored(1, 1)), row(0.5, made_up.scored(1, 1)))
-    assert "that was tried" not in said(low, middle, best_in_the_middle)
+    assert "that was tried" not in said(low, middle, worse_beyond)
     assert "that was tried" not in said(low, middle, row(0.3, None, failure="diverged"))
     assert "that was tried" not in said(low, high)
     assert "that was tried" not in said(low, middle, high, row(0.05, None))

@@ -72,7 +72,7 @@ def _metric(name: str) -> Callable[[Outcome], float | None]:
 
 
 def _show_seconds(value: float) -> str:
-    """Return at least three digits, so that times stand below each other, and never an exponent."""
+    """Return three digits or more from a second on, so that times line up, and never an exponent."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.{1 if value >= 10 else 2}f}"
 
 
