@@ -50,6 +50,10 @@ class Comparison(NamedTuple):
         """The results of the runs that are finished."""
         return [outcome for row in self.every for outcome in row.outcomes]
 
+    def rates(self, method: str) -> list[float]:
+        """The learning rates that a method was tried with; none for the untrained encoder."""
+        return [row.lr for row in self.every if row.method == method and row.lr is not None]
+
     @property
     def chose_lr(self) -> bool:
         """Whether there were several learning rates to choose from."""
@@ -138,10 +142,7 @@ def _backbone(comparison: Comparison) -> str:
 
 
 def _choice(comparison: Comparison) -> str:
-    rates = max(
-        sum(row.method == name for row in comparison.every)
-        for name in {row.method for row in comparison.every}
-    )
+    rates = max(len(comparison.rates(row.method)) for row in comparison.rows)
     return (
         f"Of {rates} learning rates per method, the one with the best hold-out accuracy is shown: kNN-20 of "
         "a tenth of the training images against the others. Test images took no part in the choice."
@@ -152,14 +153,11 @@ def _ends_of_the_grid(comparison: Comparison) -> list[str]:
     """Name the methods whose best learning rate has none beyond it to be compared with."""
     if any(entry.status == "missing" for entry in comparison.entries):
         return []
+    chosen = [(row, comparison.rates(row.method)) for row in comparison.rows]
     lines = []
     for end, which, beyond in ((max, "largest", "larger"), (min, "smallest", "smaller")):
-        names = []
-        for chosen in comparison.rows:
-            rates = [row.lr for row in comparison.every if row.method == chosen.method and row.lr]
-            # One of two is always at an end.
-            if len(rates) > 2 and chosen.lr == end(rates):
-                names.append(chosen.method)
+        # One of two is always at an end.
+        names = [row.method for row, rates in chosen if len(rates) > 2 and row.lr == end(rates)]
         if names:
             lines.append(
                 f"Best with the {which} learning rate that was tried: {', '.join(names)}. A {beyond} "
