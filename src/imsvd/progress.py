@@ -22,3 +22,10 @@ def progress_bar(console: Console, *further: ProgressColumn) -> Progress:
         console=console,
         transient=True,
     )
+
+
+def clock(seconds: float) -> str:
+    """Return a duration as 2:05 or 1:02:05."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from imsvd.grid.outcome import Outcome
 from imsvd.grid.plan import Job
+from imsvd.progress import clock
 
 
 class GridDisplay:
@@ -87,13 +88,6 @@ class GridDisplay:
 
     def _count(self, number: int) -> str:
         return f"[{number}/{self.total}]"
-
-
-def clock(seconds: float) -> str:
-    """Return a duration as 2:05 or 1:02:05."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def _epoch_note(job: Job, records: Sequence[Mapping[str, Any]]) -> str:

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import ProgressColumn, Task
 from rich.text import Text
 
-from imsvd.progress import progress_bar
+from imsvd.progress import clock, progress_bar
 
 SHORT_NAMES = {
     "invariance": "TI",
@@ -94,7 +94,7 @@ class TrainingDisplay:
         average = sum(self.epoch_seconds) / len(self.epoch_seconds)
         remaining = average * (self.epochs - record["epoch"])
         cells = [_cell(name, values.get(name)) for name in self.columns]
-        self.say(_line(f"{record['epoch']}/{self.epochs}", [*cells, _clock(remaining)]))
+        self.say(_line(f"{record['epoch']}/{self.epochs}", [*cells, clock(remaining)]))
 
     def _print_head(
         self, values: Mapping[str, float], bounds: Mapping[str, Mapping[str, float]]
@@ -136,9 +136,3 @@ def _cell(name: str, value: float | None) -> str:
     if name in ("dead_units", "images_per_second", "effective_rank"):
         return f"{value:.0f}"
     return f"{value:.1f}" if name == "knn_20" else f"{value:.2f}"
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
