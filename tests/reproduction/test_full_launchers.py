@@ -46,7 +46,7 @@ sys.exit(3 if os.environ.get("FAILING", "nothing") in " ".join(words) else 0)
 
 SLURM = {
     "srun": 'echo "$@" >>"$RECORDS/srun"\nwhile [[ $1 == --* ]]; do shift; done\nexec "$@"',
-    "scancel": 'echo "$@" >>"$RECORDS/scancel"\nkill -TERM "$(cat "$RECORDS/pid")"',
+    "scancel": 'echo "$@" >>"$RECORDS/scancel"\nkill -TERM "$(cat "$RECORDS/pid")"\nsleep "$DELAY"',
     "scontrol": 'echo "$@" >>"$RECORDS/scontrol"',
     "sbatch": 'printf "%s\\n" "$*" >>"$RECORDS/sbatch"\nwc -l <"$RECORDS/sbatch"',
 }
@@ -267,10 +267,14 @@ def test_an_element_fails_with_its_run(cluster: Cluster) -> None:
     assert not cluster.record("scontrol")
 
 
-def test_before_the_time_is_over_the_run_saves_and_is_queued_again(cluster: Cluster) -> None:
+# With the delay the run has ended before the script waits for it again.
+@pytest.mark.parametrize("delay", ["0", "0.5"])
+def test_before_the_time_is_over_the_run_saves_and_is_queued_again(
+    cluster: Cluster, delay: str
+) -> None:
     cluster.write("slurm", plan("units"))
     script, arguments = str(cluster.jobs / "array.sbatch"), (str(cluster.jobs), "train")
-    process = cluster.start(script, *arguments, **element(3, WAITING="1"))
+    process = cluster.start(script, *arguments, **element(3, WAITING="1", DELAY=delay))
     cluster.wait_for("pid")
     process.send_signal(signal.SIGUSR1)
     output, _ = process.communicate(timeout=60)

@@ -9,12 +9,11 @@ split_words() {
 
 # Waits for process $1, whatever signals arrive meanwhile, and returns its exit code.
 await() {
-    local code
-    while true; do
+    while kill -0 "$1" 2>/dev/null; do
         wait "$1"
-        code=$?
-        kill -0 "$1" 2>/dev/null || return "$code"
     done
+    # Only now: a signal ends `wait` with its own number, even when the process ends meanwhile.
+    wait "$1"
 }
 
 # Whether step $2 of the run in folder $1 is finished.
