@@ -20,6 +20,7 @@ from imsvd.grid.report import EQUAL, Comparison, notes, write_comparison
 from imsvd.grid.runner import Standing, run_folder, run_grid
 from imsvd.grid.table import Entry, Row, cells, header, measures_of
 from imsvd.methods import METHODS
+from imsvd.progress import counted
 from imsvd.recipes.phases import phases_in_proportion
 
 LR_FACTORS = (0.33, 1.0, 3.0)
@@ -184,8 +185,8 @@ def _summary(candidates: Sequence[Candidate], runs: int) -> str:
     rates = len(trained) // len(names)
     seeds = len(trained[0].jobs)
     return (
-        f"Comparing {', '.join(names)}: {rates} learning rate{'s' * (rates > 1)} "
-        f"× {seeds} seed{'s' * (seeds > 1)} each, and the untrained encoder; {runs} runs."
+        f"Comparing {', '.join(names)}: {counted(rates, 'learning rate')} × {counted(seeds, 'seed')} "
+        f"each, and the untrained encoder; {counted(runs, 'run')}."
     )
 
 

@@ -1,4 +1,4 @@
-"""The one progress bar: what is being done, how far it is, when it will be over."""
+"""The one progress bar, and how times and counts are put into words."""
 
 from rich.console import Console
 from rich.progress import (
@@ -29,3 +29,8 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def counted(number: int, thing: str) -> str:
+    """Return a count as "1 run" or "2 runs"."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

@@ -21,6 +21,7 @@ from imsvd.explanations.report_methods import METHODS
 from imsvd.explanations.report_sections import SECTIONS
 from imsvd.explanations.subject import Subject
 from imsvd.figures import draw_training
+from imsvd.progress import counted
 from imsvd.results_table import collect
 from imsvd.runs import RunFolder
 
@@ -98,7 +99,9 @@ def _variables(units: Sequence[int]) -> str:
 def _facts(run: RunFolder, summary: Mapping[str, Any]) -> Html:
     config = run.config()
     records = run.metrics()
-    epochs = f"{records[-1]['epoch']} of {config.training.epochs} epochs" if records else ""
+    epochs = (
+        f"{records[-1]['epoch']} of {counted(config.training.epochs, 'epoch')}" if records else ""
+    )
     trained = join((named(config.data.source), f", {epochs}" if epochs else ""))
     facts: dict[str, str] = {
         "Run": element("code", summary["run"]),
@@ -218,8 +221,8 @@ def _training(run: RunFolder) -> list[Html]:
     if records := run.metrics():
         first, last = records[0]["loss"], records[-1]["loss"]
         alt = (
-            f"Line charts: the loss and its terms over {records[-1]['epoch']} epochs beside their "
-            f"bounds; the loss goes from {first:.2f} to {last:.2f}."
+            f"Line charts: the loss and its terms over {counted(records[-1]['epoch'], 'epoch')} beside "
+            f"their bounds; the loss goes from {first:.2f} to {last:.2f}."
         )
         if (drawn := _training_figure(run, records, alt)) is not None:
             content.append(drawn)

@@ -15,6 +15,7 @@ from imsvd.explanations.meaning import RECOVERED
 from imsvd.figures import draw_comparison
 from imsvd.grid.outcome import Outcome
 from imsvd.grid.table import HOLD_OUT, Entry, Row, csv_text, entry_values, markdown, row_values
+from imsvd.progress import counted
 from imsvd.provenance import environment
 
 EQUAL = ("data", "backbone", "views", "training")
@@ -113,8 +114,8 @@ def notes(comparison: Comparison) -> list[str]:
     config = comparison.config
     finished, total = len(comparison.outcomes), len(comparison.entries)
     lines = [
-        f"Every method: {_backbone(comparison)}, {config.training.epochs} epochs, batches of "
-        f"{config.training.batch_size}, the same images, views and seeds. "
+        f"Every method: {_backbone(comparison)}, {counted(config.training.epochs, 'epoch')}, "
+        f"batches of {config.training.batch_size}, the same images, views and seeds. "
         "Accuracies on test images, mean ± sample deviation over seeds.",
         *([_choice(comparison)] if comparison.chose_lr else []),
         *_ends_of_the_grid(comparison),
@@ -186,7 +187,7 @@ def _parallel(outcomes: Sequence[Outcome]) -> list[str]:
     if most == 1:
         return []
     shared = sum(outcome.parallel > 1 for outcome in outcomes)
-    which = "Times" if shared == len(outcomes) else f"Times of {shared} run{'s' * (shared > 1)}"
+    which = "Times" if shared == len(outcomes) else f"Times of {counted(shared, 'run')}"
     return [f"{which} were measured with up to {most} runs at a time on this machine."]
 
 

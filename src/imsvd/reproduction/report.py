@@ -10,6 +10,7 @@ from typing import Any
 
 from imsvd.checkpoints import write_atomically
 from imsvd.grid.table import csv_text
+from imsvd.progress import counted
 from imsvd.provenance import environment
 from imsvd.reproduction.markdown import NAME, Content, page
 from imsvd.reproduction.order import Order
@@ -140,7 +141,7 @@ def _budget(result: Result) -> list[str]:
         if setup.scale == "cpu"
         else "Full scale: the recipe imagenet"
     )
-    lines = [f"{scale}, on {setup.data}, with {seeds} seed{'s' * (seeds > 1)}.{spread}"]
+    lines = [f"{scale}, on {setup.data}, with {counted(seeds, 'seed')}.{spread}"]
     timed = any(found.cell.measure.metric == "seconds_per_epoch" for found in result.found)
     if timed and result.parallel > 1:
         lines.append(f"Times were measured with up to {result.parallel} runs at a time.")

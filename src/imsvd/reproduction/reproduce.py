@@ -20,6 +20,7 @@ from imsvd.errors import InputError
 from imsvd.grid.choices import check_seeds, check_settings
 from imsvd.grid.plan import Job, unique
 from imsvd.grid.runner import Standing, run_grid
+from imsvd.progress import counted
 from imsvd.reproduction.experiment import Experiment
 from imsvd.reproduction.markdown import Content
 from imsvd.reproduction.measuring import measure_all, measurements
@@ -137,8 +138,7 @@ class _Reporter:
 
 def _summary(experiments: Sequence[Experiment], setup: Setup, runs: int) -> str:
     names = ", ".join(experiment.name for experiment in experiments)
-    seeds = len(setup.seeds)
     return (
-        f"Reproducing {names} with {setup.hundred} epoch{'s' * (setup.hundred > 1)} for the paper's "
-        f"100, {seeds} seed{'s' * (seeds > 1)}: {runs} run{'s' * (runs > 1)} in all."
+        f"Reproducing {names} with {counted(setup.hundred, 'epoch')} for the paper's 100, "
+        f"{counted(len(setup.seeds), 'seed')}: {counted(runs, 'run')} in all."
     )

@@ -26,6 +26,7 @@ from imsvd.encoder import save_encoder
 from imsvd.errors import InputError, Interrupted
 from imsvd.methods import Method, MethodOutput, build_method
 from imsvd.networks import build_backbone
+from imsvd.progress import counted
 from imsvd.runs import RunFolder
 from imsvd.training.batches import Batch, Batches, EpochOrder
 from imsvd.training.costs import peak_memory
@@ -61,7 +62,7 @@ def train(config: Config, run: RunFolder, console: Console) -> None:
     if fabric.is_global_zero:
         run.remove_leftovers()
     if trainer.step >= trainer.last_step:
-        console.print(f"{run.path} is already trained: {config.training.epochs} epochs.")
+        console.print(f"{run.path} is already trained: {counted(config.training.epochs, 'epoch')}.")
         return
     quarantine = Quarantine(
         source, config.data.bad_image_limit, run.bad_images if fabric.is_global_zero else None
