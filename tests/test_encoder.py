@@ -14,6 +14,7 @@ from imsvd.errors import InputError
 from imsvd.information import soft_discretise
 from imsvd.methods import build_method
 from imsvd.networks import build_backbone
+from tests.trained import train_tiny
 from tests.training import tiny
 
 
@@ -53,10 +54,15 @@ def test_bytes_and_floats_are_the_same_picture(encoder: Encoder) -> None:
     torch.testing.assert_close(encoder(images), encoder(images.float() / 255))
 
 
-def test_it_is_the_network_that_was_trained(encoder: Encoder, trained: Path) -> None:
-    config = tiny.config()
+@pytest.mark.parametrize("settings", [(), ("method.standardise=true",)])
+def test_it_is_the_network_that_was_trained(
+    trained: Path, tmp_path: Path, settings: tuple[str, ...]
+) -> None:
+    run = train_tiny(tmp_path / "run", *settings) if settings else trained
+    encoder = load(run)
+    config = tiny.config(*settings)
     method = build_method(config.method, build_backbone(config.backbone), num_samples=64)
-    state, _ = load_newest_checkpoint(trained / "checkpoints")
+    state, _ = load_newest_checkpoint(run / "checkpoints")
     assert state is not None
     method.load_state_dict(state["weights"])
     method.eval()

@@ -42,6 +42,7 @@ class EncoderDescription(Settings):
     method: str
     backbone: BackboneSettings
     projector: tuple[int, ...] = ()
+    standardise: bool = Field(False, description="whether a BatchNorm ends the projector")
     units: tuple[int, ...] = Field(
         (), description="units of each variable; empty if the method has none"
     )
@@ -81,8 +82,12 @@ class Encoder(nn.Module):
         self.description = description
         self.backbone = backbone.network if backbone else build_backbone(description.backbone)
         self.num_features = backbone.num_features if backbone else feature_width(self.backbone)
-        widths = (self.num_features, *description.projector)
-        self.projector = projector(widths) if description.projector else nn.Identity()
+        self.projector: nn.Module = nn.Identity()
+        if description.projector:
+            self.projector = projector(
+                (self.num_features, *description.projector),
+                last="norm_without_affine" if description.standardise else "bare",
+            )
         self.register_buffer(
             "mean", torch.tensor(description.mean).view(1, 3, 1, 1), persistent=False
         )
@@ -120,11 +125,13 @@ class Encoder(nn.Module):
 def describe_encoder(config: Config) -> EncoderDescription:
     """Return the description of the encoder that `config` trains."""
     view = config.views.views[0]
+    method = config.method
     return EncoderDescription(
-        method=config.method.name,
+        method=method.name,
         backbone=config.backbone,
-        projector=config.method.projector if isinstance(config.method, IMSVDSettings) else (),
-        units=config.method.variable_units,
+        projector=method.projector if isinstance(method, IMSVDSettings) else (),
+        standardise=isinstance(method, IMSVDSettings) and method.standardise,
+        units=method.variable_units,
         size=config.views.whole_image_size,
         mean=view.mean,
         std=view.std,

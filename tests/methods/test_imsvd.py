@@ -81,6 +81,22 @@ def test_every_weight_reaches_its_term(weight: str, term: str) -> None:
     torch.testing.assert_close(output.loss.detach(), plain.loss.detach() + 2 * plain.terms[term])
 
 
+def test_standardised_logits_have_no_scale_of_their_own() -> None:
+    plain = build()
+    settings = SETTINGS.model_copy(update={"standardise": True})
+    standardised = IMSVD(settings, NormFree()).double()
+    standardised.load_state_dict(plain.state_dict(), strict=False)
+    for method, changes in ((plain, True), (standardised, False)):
+        before = method(views(), torch.arange(BATCH))
+        with torch.no_grad():
+            next(method.projector.parameters()).mul_(7)
+        after = method(views(), torch.arange(BATCH))
+        assert (abs(after.loss - before.loss) > 1e-2) == changes
+    torch.testing.assert_close(after.embedding.mean(0), torch.zeros(12).double())
+    variance = after.embedding.var(0, correction=0)
+    torch.testing.assert_close(variance, torch.ones(12).double(), rtol=1e-3, atol=0)
+
+
 def test_statistics_see_certain_and_dead_units() -> None:
     method = IMSVD(SETTINGS, NormFree())
     logits = torch.zeros(BATCH, 12)

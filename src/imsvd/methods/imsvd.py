@@ -27,6 +27,10 @@ class IMSVDSettings(MethodSettings):
     units: int | tuple[int, ...] = Field(
         80, description="units per variable (D_M), or one number per variable"
     )
+    standardise: bool = Field(
+        False,
+        description="whether a BatchNorm without scale and shift ends the projector; the paper has none",
+    )
     invariance: Literal["inner_product", "cross_entropy"] = Field(
         "inner_product", description="form of the invariance term: TI, or TIC of the ablation"
     )
@@ -61,7 +65,10 @@ class IMSVD(PairwiseMethod):
         self.width = settings.projector[-1]
         self.units = settings.variable_units
         self.backbone = backbone
-        self.projector = projector((feature_width(backbone), *settings.projector))
+        self.projector = projector(
+            (feature_width(backbone), *settings.projector),
+            last="norm_without_affine" if settings.standardise else "bare",
+        )
         self.loss = IMSVDLoss(
             settings.units,
             invariance=settings.invariance,
