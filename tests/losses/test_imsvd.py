@@ -12,7 +12,7 @@ from imsvd import distributed
 from imsvd.errors import InputError
 from imsvd.information import soft_discretise
 from imsvd.losses import imsvd as terms
-from imsvd.losses.imsvd import IMSVDLoss, Normalisation
+from imsvd.losses.imsvd import IMSVDLoss, Joint, Normalisation
 from tests import gloo
 from tests.oracles import imsvd as oracle
 
@@ -50,6 +50,7 @@ def loss_from(weights: tuple[float, float, float], sizes: list[int], **options: 
     weights=st.tuples(*[st.sampled_from([0.0, 0.3, 1.0, 2.0])] * 3).filter(any),
     invariance=st.sampled_from(["inner_product", "cross_entropy"]),
     normalisation=st.sampled_from(["averaged", "paper"]),
+    joint=st.sampled_from(["cross", "within"]),
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=80, deadline=None)
@@ -60,10 +61,15 @@ def test_loss_and_gradients_equal_the_literal_equations(
     weights: tuple[float, float, float],
     invariance: str,
     normalisation: str,
+    joint: str,
     seed: int,
 ) -> None:
     first, second = logits(batch, sum(sizes), seed), logits(batch, sum(sizes), seed + 1)
-    choices: dict[str, Any] = {"invariance": invariance, "normalisation": normalisation}
+    choices: dict[str, Any] = {
+        "invariance": invariance,
+        "normalisation": normalisation,
+        "joint": joint,
+    }
     expected = oracle.loss(first, second, sizes, weights=weights, **choices)
     loss = loss_from(weights, sizes, tile_rows=tile_rows, **choices)
     output = loss(first, second)
@@ -182,6 +188,19 @@ def test_small_logits_are_rewarded_by_the_square_and_punished_by_the_fourth_powe
     torch.testing.assert_close(growth, growth.new_tensor([4.0, 4.0, 16.0]), rtol=0.02, atol=0)
 
 
+def test_views_that_disagree_look_independent_to_the_cross_joint_entropy_alone() -> None:
+    redundant = torch.randn(500, 4, generator=torch.Generator().manual_seed(0)).repeat(1, 6) * 4
+    unrelated = redundant.roll(1, 0)
+
+    def off_diagonal(second: Tensor, joint: Joint) -> float:
+        return float(IMSVDLoss(4, joint=joint)(redundant, second).terms["off_diagonal_entropy"])
+
+    agreeing = off_diagonal(redundant, "cross")
+    assert off_diagonal(redundant, "within") == pytest.approx(agreeing)
+    assert off_diagonal(unrelated, "within") == pytest.approx(agreeing)
+    assert off_diagonal(unrelated, "cross") < agreeing - 0.5
+
+
 def test_weight_zero_switches_off_and_skips_the_joint_matrix(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -244,7 +263,12 @@ def test_one_view_may_stand_still() -> None:
 
 
 def test_bad_settings_and_shapes_are_refused_with_a_sentence() -> None:
-    bad: list[dict[str, Any]] = [{"invariance": "l2"}, {"normalisation": "sum"}, {"tile_rows": 0}]
+    bad: list[dict[str, Any]] = [
+        {"invariance": "l2"},
+        {"normalisation": "sum"},
+        {"joint": "own"},
+        {"tile_rows": 0},
+    ]
     for options in bad:
         with pytest.raises(InputError, match="choose"):
             IMSVDLoss(4, **options)
@@ -254,32 +278,37 @@ def test_bad_settings_and_shapes_are_refused_with_a_sentence() -> None:
         IMSVDLoss(4)(torch.zeros(4, 9), torch.zeros(4, 9))
 
 
-# Local batch, units, rows per tile (None: the default).
-RANK_CASES: list[tuple[int, list[int], int | None]] = [
-    (1, [2, 3], 1),
-    (2, [3] * 4, None),
-    (3, [2, 5, 3, 4], 3),
-    (4, [4] * 5, 7),
-    (2, [2], None),
+# Local batch, units, rows per tile (None: the default), joint probabilities.
+RANK_CASES: list[tuple[int, list[int], int | None, Joint]] = [
+    (1, [2, 3], 1, "cross"),
+    (2, [3] * 4, None, "cross"),
+    (3, [2, 5, 3, 4], 3, "cross"),
+    (3, [2, 5, 3, 4], 3, "within"),
+    (4, [4] * 5, 7, "cross"),
+    (4, [4] * 5, None, "within"),
+    (2, [2], None, "cross"),
 ]
 
 
 def rank_logits(case: int, rank: int) -> tuple[Tensor, Tensor]:
-    batch, sizes, _ = RANK_CASES[case]
+    batch, sizes, *_ = RANK_CASES[case]
     seed = 100 * case + 2 * rank
     return logits(batch, sum(sizes), seed), logits(batch, sum(sizes), seed + 1)
 
 
 def losses_on_one_rank() -> list[dict[str, Any]]:
     results = []
-    for case, (_, sizes, tile_rows) in enumerate(RANK_CASES):
+    for case, (_, sizes, tile_rows, joint) in enumerate(RANK_CASES):
         first, second = rank_logits(case, distributed.rank())
-        output = IMSVDLoss(sizes, tile_rows=tile_rows)(first, second)
+        loss = IMSVDLoss(sizes, joint=joint, tile_rows=tile_rows)
+        output = loss(first, second)
         q1, q2 = soft_discretise(first, sizes), soft_discretise(second, sizes)
         composed = terms.invariance(q1, q2, sizes) + terms.diagonal_entropy(q1, q2, sizes)
-        composed = composed + terms.off_diagonal_entropy(q1, q2, sizes)
+        sides = [(q1, q2)] if joint == "cross" else [(q1, q1), (q2, q2)]
+        for left, right in sides:
+            composed = composed + terms.off_diagonal_entropy(left, right, sizes) / len(sides)
         with torch.no_grad():
-            value = IMSVDLoss(sizes, tile_rows=tile_rows)(first, second).loss
+            value = loss(first, second).loss
         results.append(
             {
                 "loss": output.loss.detach(),
@@ -295,12 +324,12 @@ def losses_on_one_rank() -> list[dict[str, Any]]:
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4])
 def test_ranks_with_different_data_equal_one_process_on_the_joined_batch(world_size: int) -> None:
     ranks = gloo.run(world_size, losses_on_one_rank)
-    for case, (batch, sizes, _) in enumerate(RANK_CASES):
+    for case, (batch, sizes, _, joint) in enumerate(RANK_CASES):
         views = zip(*(rank_logits(case, rank) for rank in range(world_size)), strict=True)
         first, second = (torch.cat(view).detach().requires_grad_() for view in views)
-        expected = oracle.loss(first, second, sizes)
+        expected = oracle.loss(first, second, sizes, joint=joint)
         expected_gradients = gradients(expected, first, second)
-        expected_terms = IMSVDLoss(sizes)(first, second).terms
+        expected_terms = IMSVDLoss(sizes, joint=joint)(first, second).terms
         for rank, results in enumerate(ranks):
             result = results[case]
             own = expected_gradients[:, rank * batch : (rank + 1) * batch]

@@ -7,7 +7,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from imsvd import distributed
 from imsvd.information import soft_discretise
-from imsvd.losses.imsvd import IMSVDLoss
+from imsvd.losses.imsvd import IMSVDLoss, Joint
 from imsvd.methods import IMSVD, IMSVDSettings
 from tests import gloo
 from tests.methods.networks import NormFree
@@ -16,9 +16,9 @@ SETTINGS = IMSVDSettings(projector=(12,), units=4)
 BATCH = 8
 
 
-def build() -> IMSVD:
+def build(**changes: object) -> IMSVD:
     torch.manual_seed(0)
-    return IMSVD(SETTINGS, NormFree()).double()
+    return IMSVD(SETTINGS.model_copy(update=changes), NormFree()).double()
 
 
 def views() -> list[Tensor]:
@@ -52,13 +52,14 @@ def test_two_processes_equal_one_on_the_joined_batch() -> None:
     assert abs(half["loss"] - expected["loss"]) > 1e-3
 
 
-def test_the_loss_is_that_of_the_projected_views() -> None:
-    method = build()
+@pytest.mark.parametrize("joint", ["cross", "within"])
+def test_the_loss_is_that_of_the_projected_views(joint: Joint) -> None:
+    method = build(joint=joint)
     pair = views()
     output = method(pair, torch.arange(BATCH))
     features = [method.backbone(view) for view in pair]
     embeddings = [method.projector(feature) for feature in features]
-    torch.testing.assert_close(output.loss, IMSVDLoss(4)(*embeddings).loss)
+    torch.testing.assert_close(output.loss, IMSVDLoss(4, joint=joint)(*embeddings).loss)
     assert torch.equal(output.features, features[0])
     assert torch.equal(output.embedding, embeddings[0])
     assert not output.features.requires_grad
@@ -75,17 +76,13 @@ def test_the_loss_is_that_of_the_projected_views() -> None:
 )
 def test_every_weight_reaches_its_term(weight: str, term: str) -> None:
     plain = build()(views(), torch.arange(BATCH))
-    heavy = IMSVD(SETTINGS.model_copy(update={weight: 3.0}), NormFree()).double()
-    heavy.load_state_dict(build().state_dict())
-    output = heavy(views(), torch.arange(BATCH))
+    output = build(**{weight: 3.0})(views(), torch.arange(BATCH))
     torch.testing.assert_close(output.loss.detach(), plain.loss.detach() + 2 * plain.terms[term])
 
 
 def test_standardised_logits_have_no_scale_of_their_own() -> None:
     plain = build()
-    settings = SETTINGS.model_copy(update={"standardise": True})
-    standardised = IMSVD(settings, NormFree()).double()
-    standardised.load_state_dict(plain.state_dict(), strict=False)
+    standardised = build(standardise=True)
     for method, changes in ((plain, True), (standardised, False)):
         before = method(views(), torch.arange(BATCH))
         with torch.no_grad():

@@ -63,10 +63,15 @@ def loss(
     weights: tuple[float, float, float] = (1.0, 1.0, 1.0),
     invariance: str = "inner_product",
     normalisation: str = "averaged",
+    joint: str = "cross",
 ) -> Tensor:
-    """Eqs. 1 and 11, weighted."""
+    """Eqs. 1 and 11, weighted; with `joint="within"`, the off-diagonal cells are of each view alone."""
     q1, q2 = soft_discretise(first, sizes), soft_discretise(second, sizes)
     terms = terms_of_probabilities(q1, q2, sizes, normalisation)
     similarity = terms.invariance if invariance == "inner_product" else terms.cross_entropy
-    values = (similarity, terms.diagonal_entropy, terms.off_diagonal_entropy)
+    off_diagonal = terms.off_diagonal_entropy
+    if joint == "within":
+        alone = [terms_of_probabilities(q, q, sizes, normalisation) for q in (q1, q2)]
+        off_diagonal = (alone[0].off_diagonal_entropy + alone[1].off_diagonal_entropy) / 2
+    values = (similarity, terms.diagonal_entropy, off_diagonal)
     return torch.stack([w * v for w, v in zip(weights, values, strict=True)]).sum()

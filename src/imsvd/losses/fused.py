@@ -23,7 +23,7 @@ from torch import Tensor
 from imsvd import distributed
 from imsvd.information import Units, at_least_float32, entropy, soft_discretise
 from imsvd.losses.bounds import TermFactors
-from imsvd.losses.joint_entropy import keep_positive_, off_diagonal, scaled_gradients
+from imsvd.losses.joint_entropy import OffDiagonal, keep_positive_, off_diagonal, scaled_gradients
 from imsvd.losses.output import LossOutput
 
 # Samples treated together in step 3 fill this much per tensor: few enough to stay in cache.
@@ -38,6 +38,7 @@ class LossShape(NamedTuple):
         similarity: the invariance term, a mean over samples.
         scales: factors of the sums, from the normalisation.
         weights: factors of the scaled terms.
+        within_views: whether the off-diagonal entropy is that of each view by itself.
         tile_rows: rows of the joint matrix held at a time, or None.
     """
 
@@ -45,6 +46,7 @@ class LossShape(NamedTuple):
     similarity: Callable[[Tensor, Tensor, Units], Tensor]
     scales: TermFactors
     weights: TermFactors
+    within_views: bool
     tile_rows: int | None
 
 
@@ -86,7 +88,7 @@ def _evaluate(
             # The world size turns a share of the global gradient into what DDP is to average.
             weight = weights.off_diagonal_entropy * scales.off_diagonal_entropy
             scale = weight * distributed.world_size() if with_gradients else None
-            value, gradients = off_diagonal(q1, q2, shape.sizes, scale, shape.tile_rows)
+            value, gradients = _off_diagonal(q1, q2, shape, scale)
             entropies.append(scales.off_diagonal_entropy * value)
         elif with_gradients:
             gradients = torch.zeros_like(q1), torch.zeros_like(q2)
@@ -95,6 +97,20 @@ def _evaluate(
         terms = (_pull_back(first, second, shape, slope, gradients), *entropies)
         total = torch.stack([w * t for w, t in zip(weights, terms, strict=False)]).sum()
         return (total, *terms), gradients or ()
+
+
+def _off_diagonal(q1: Tensor, q2: Tensor, shape: LossShape, scale: float | None) -> OffDiagonal:
+    """Off-diagonal entropy between the views, or the mean of those within each."""
+    if not shape.within_views:
+        return off_diagonal(q1, q2, shape.sizes, scale, shape.tile_rows)
+    values, gradients = [], []
+    for q in (q1, q2):
+        half = None if scale is None else scale / 2
+        value, of_both_sides = off_diagonal(q, q, shape.sizes, half, shape.tile_rows)
+        values.append(value / 2)
+        if of_both_sides is not None:
+            gradients.append(of_both_sides[0].add_(of_both_sides[1]))
+    return OffDiagonal(values[0] + values[1], (gradients[0], gradients[1]) if gradients else None)
 
 
 def _pull_back(

@@ -17,6 +17,9 @@ collapsed nor redundant.
 Eq. 11 scales both entropy sums by 1 / M² (`normalisation="paper"`). The objective it is derived
 from, and the code behind the published numbers, average instead: 1 / M over variables and
 1 / (M (M - 1)) over ordered pairs (`normalisation="averaged"`, the default).
+
+`joint="within"` is not of the paper: the off-diagonal entropy of q'ᵀ q' and of q''ᵀ q'', averaged,
+instead of that of q'ᵀ q''. The latter is large also where the views merely disagree.
 """
 
 from typing import Literal, get_args
@@ -34,6 +37,7 @@ from imsvd.losses.output import LossOutput
 
 Invariance = Literal["inner_product", "cross_entropy"]
 Normalisation = Literal["averaged", "paper"]
+Joint = Literal["cross", "within"]
 
 
 def invariance(q1: Tensor, q2: Tensor, units: Units) -> Tensor:
@@ -120,6 +124,8 @@ class IMSVDLoss(nn.Module):
         off_diagonal_weight: weight of the off-diagonal entropy. At 0 it is not computed and has no
             entry among the terms; the other terms are cheap and always reported.
         normalisation: `"averaged"` as in the released code, or `"paper"`.
+        joint: the joint probabilities of the off-diagonal entropy, `"cross"` of the two views as in
+            the paper, or `"within"` each of them, at twice the cost.
         tile_rows: rows of the joint matrix held at a time; chosen from the width by default.
     """
 
@@ -132,6 +138,7 @@ class IMSVDLoss(nn.Module):
         diagonal_weight: float = 1.0,
         off_diagonal_weight: float = 1.0,
         normalisation: Normalisation = "averaged",
+        joint: Joint = "cross",
         tile_rows: int | None = None,
     ) -> None:
         super().__init__()
@@ -140,12 +147,15 @@ class IMSVDLoss(nn.Module):
         if normalisation not in get_args(Normalisation):
             choices = get_args(Normalisation)
             raise InputError(f"normalisation = {normalisation!r}: choose one of {choices}.")
+        if joint not in get_args(Joint):
+            raise InputError(f"joint = {joint!r}: choose one of {get_args(Joint)}.")
         if tile_rows is not None and tile_rows < 1:
             raise InputError(f"tile_rows = {tile_rows}: choose at least 1, or None.")
         self.units = units if isinstance(units, int) else tuple(units)
         self.invariance = invariance
         self.weights = TermFactors(invariance_weight, diagonal_weight, off_diagonal_weight)
         self.normalisation: Normalisation = normalisation
+        self.joint = joint
         self.tile_rows = tile_rows
 
     def forward(self, first: Tensor, second: Tensor) -> LossOutput:
@@ -156,7 +166,8 @@ class IMSVDLoss(nn.Module):
         sizes = resolve_units(first.shape[-1], self.units)
         scales = term_scales(len(sizes), self.normalisation)
         similarity = invariance if self.invariance == "inner_product" else cross_entropy_invariance
-        shape = LossShape(sizes, similarity, scales, self.weights, self.tile_rows)
+        within_views = self.joint == "within"
+        shape = LossShape(sizes, similarity, scales, self.weights, within_views, self.tile_rows)
         return fused_loss(first, second, shape)
 
     def bounds(self, batch_size: int, width: int) -> IMSVDBounds:
@@ -168,4 +179,7 @@ class IMSVDLoss(nn.Module):
     def extra_repr(self) -> str:
         """Settings shown by `print(loss)`."""
         weights = ", ".join(f"{weight:g}" for weight in self.weights)
-        return f"units={self.units}, weights=({weights}), normalisation={self.normalisation!r}"
+        return (
+            f"units={self.units}, weights=({weights}), normalisation={self.normalisation!r}, "
+            f"joint={self.joint!r}"
+        )

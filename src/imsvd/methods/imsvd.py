@@ -40,6 +40,9 @@ class IMSVDSettings(MethodSettings):
     normalisation: Literal["averaged", "paper"] = Field(
         "averaged", description="averaged: DE/M and OE/(M(M−1)), as released; paper: both over M²"
     )
+    joint: Literal["cross", "within"] = Field(
+        "cross", description="joint probabilities of OE: across the views (paper), or within each"
+    )
 
     admits_local_views: ClassVar[bool] = True
 
@@ -76,6 +79,7 @@ class IMSVD(PairwiseMethod):
             diagonal_weight=settings.diagonal_weight,
             off_diagonal_weight=settings.off_diagonal_weight,
             normalisation=settings.normalisation,
+            joint=settings.joint,
         )
 
     def bounds(self, batch_size: int) -> dict[str, dict[str, float]]:
