@@ -26,6 +26,7 @@ OPTIONS = {
         "data",
         "--out",
         "--methods",
+        "--variant",
         "--recipe",
         "--seeds",
         "--lr-factors",

@@ -4,7 +4,7 @@ import csv
 import json
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from imsvd.grid import job as job_module
 from imsvd.grid import runner
 from imsvd.grid.plan import Job
 from imsvd.grid.report import EQUAL, Comparison
+from imsvd.grid.variant import choose_variants
 from imsvd.methods import METHODS
 from imsvd.recipes import RECIPES, recipe
 from imsvd.recipes.method_recipes import METHOD_RECIPES
@@ -32,9 +33,10 @@ QUIET = Console(quiet=True)
 OTHERS = tuple(name for name in METHODS if name in METHOD_RECIPES)
 
 
-def plan_shapes(*methods: str, **choices: object) -> list[Candidate]:
+def plan_shapes(*methods: str, variants: Sequence[str] = (), **choices: object) -> list[Candidate]:
     defaults = {"seeds": (0, 1), "lr_factors": (0.33, 1.0), "settings": ()}
-    return plan("shapes:128", "cifar10-cpu", methods=methods, **{**defaults, **choices})  # type: ignore[arg-type]
+    compared = choose_variants(methods, variants)
+    return plan("shapes:128", "cifar10-cpu", variants=compared, **{**defaults, **choices})  # type: ignore[arg-type]
 
 
 def test_every_method_gets_the_same_but_for_head_and_optimiser() -> None:
@@ -70,6 +72,22 @@ def test_learning_rates_are_multiples_of_the_methods_own() -> None:
     assert [candidate.lr for candidate in rest] == [0.165, 0.5]
 
 
+def test_a_variant_differs_from_its_method_in_what_it_names() -> None:
+    text = "soft=imsvd,method.standardise=true,optimizer.lr=0.5"
+    (_, *plain, own, faster) = plan_shapes("imsvd", variants=[text], lr_factors=(1, 2))
+    assert [candidate.method for candidate in (*plain, own, faster)] == ["imsvd"] * 2 + ["soft"] * 2
+    assert (own.lr, faster.lr) == (0.5, 1.0)
+    expected = override(plain[0].jobs[0].config, ["method.standardise=true", "optimizer.lr=0.5"])
+    assert own.jobs[0].config == expected
+    assert "soft" in own.jobs[0].title
+    # What a variant says comes after what is said for all.
+    text = "hard=imsvd,method.off_diagonal_weight=3"
+    (_, candidate) = plan_shapes(
+        variants=[text], lr_factors=(1,), settings=["method.off_diagonal_weight=2"]
+    )
+    assert candidate.jobs[0].config.method.model_dump()["off_diagonal_weight"] == 3
+
+
 def test_phases_of_methods_keep_their_share_of_a_shorter_training() -> None:
     def phase(method: str, name: str, *settings: str) -> int:
         (_, candidate) = plan_shapes(method, lr_factors=(1,), settings=settings)
@@ -102,6 +120,10 @@ def test_unusable_choices(command: CommandLine, tmp_path: Path) -> None:
     command.refuses([*base, "--lr-factors", "a"], "'a' is not a list of numbers")
     command.refuses([*base, "--set", "seed=1"], "--set seed", "use --seeds")
     command.refuses([*base, "--set", "method.name=byol"], "use --methods")
+    command.refuses([*base, "--variant", "soft"], "--variant 'soft' is not NAME=METHOD")
+    command.refuses([*base, "--variant", "a=imsdv,method.units=8"], "no method 'imsdv'")
+    command.refuses([*base, "--variant", "a=imsvd,method.unit=8"], "method.unit", "did you mean")
+    command.refuses([*base, "--variant", "a=imsvd,training.epochs=8"], "cannot change training")
     command.refuses([*base, "--epochs", "1"], "warmup_epochs")
     command.refuses([*base, "--parallel", "0"], "parallel=0")
     assert not (tmp_path / "out").exists()
@@ -171,6 +193,30 @@ def test_more_seeds_train_only_what_is_missing(
     compare(data, tmp_path, 2)
     assert len(trained) == 4
     assert (tmp_path / "comparison.md").exists()
+
+
+def test_a_variant_is_a_row_and_the_page_says_what_it_is(
+    trained: list[str], data: Path, tmp_path: Path
+) -> None:
+    compare(data, tmp_path, 1)
+    comparison = compare_methods(
+        data,
+        tmp_path,
+        methods=["imsvd"],
+        variants=["heavy=imsvd,method.off_diagonal_weight=3"],
+        recipe="shapes",
+        seeds=1,
+        lr_factors=(1,),
+        settings=small.SETTINGS,
+        console=QUIET,
+    )
+    assert trained == ["untrained-seed0", "imsvd-lr0.003-seed0", "imsvd-lr0.003-seed0"]
+    assert [row.method for row in comparison.rows] == ["untrained", "imsvd", "heavy"]
+    page = (tmp_path / "comparison.md").read_text()
+    assert "| heavy | 0.003 | 1 |" in page
+    assert "heavy: imsvd with method.off_diagonal_weight=3." in page
+    content = json.loads((tmp_path / "comparison.json").read_text())
+    assert content["variants"] == {"heavy": ["imsvd", "method.off_diagonal_weight=3"]}
 
 
 def test_two_methods_in_one_table_and_momentum_copies_are_no_heads(

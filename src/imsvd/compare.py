@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from imsvd.api import configure
-from imsvd.config import Config, method_settings_class, override, parse_config
+from imsvd.config import Config, override, parse_config
 from imsvd.datasets import open_source
 from imsvd.errors import InputError
 from imsvd.grid.choices import check_seeds, check_settings
@@ -19,7 +19,7 @@ from imsvd.grid.plan import Job, unique
 from imsvd.grid.report import EQUAL, Comparison, notes, write_comparison
 from imsvd.grid.runner import Standing, run_folder, run_grid
 from imsvd.grid.table import Entry, Row, cells, header, measures_of
-from imsvd.methods import METHODS
+from imsvd.grid.variant import Variant, choose_variants
 from imsvd.progress import counted
 from imsvd.recipes.phases import phases_in_proportion
 
@@ -31,7 +31,7 @@ DECIDED_ELSEWHERE = {"seed": "--seeds", "method.name": "--methods", "data.source
 
 
 class Candidate(NamedTuple):
-    """A method with one learning rate, and its jobs, one per seed."""
+    """A method or variant with one learning rate, and its jobs, one per seed."""
 
     method: str
     lr: float | None
@@ -43,6 +43,7 @@ def compare_methods(  # noqa: PLR0913 - one call that says all there is to say, 
     out: str | Path,
     *,
     methods: Sequence[str] = (),
+    variants: Sequence[str] = (),
     recipe: str | None = None,
     seeds: int | Sequence[int] = 3,
     lr_factors: Sequence[float] = LR_FACTORS,
@@ -60,7 +61,9 @@ def compare_methods(  # noqa: PLR0913 - one call that says all there is to say, 
     Args:
         data: labelled images with a training and a test split.
         out: folder for the runs and the results.
-        methods: names of methods; all if left out.
+        methods: names of methods; all if neither these nor variants are given.
+        variants: methods with other settings under names of their own, such as
+            "soft=imsvd,method.standardise=true".
         recipe: a name that `imsvd recipes` lists; chosen from the images and hardware if left out.
         seeds: how many seeds, or which.
         lr_factors: what each method's own learning rate is multiplied by, in turn.
@@ -72,11 +75,12 @@ def compare_methods(  # noqa: PLR0913 - one call that says all there is to say, 
     """
     console, out = console or Console(), Path(out)
     check_data(data)
+    compared = choose_variants(methods, variants)
     lengths = {"training.epochs": epochs, "training.knn_every": knn_every}
     candidates = plan(
         data,
         recipe,
-        methods=tuple(methods) or tuple(METHODS),
+        variants=compared,
         seeds=range(seeds) if isinstance(seeds, int) else seeds,
         lr_factors=lr_factors,
         settings=[
@@ -87,14 +91,18 @@ def compare_methods(  # noqa: PLR0913 - one call that says all there is to say, 
     # Seed by seed, so that a table of all methods is there as early as possible.
     jobs = unique(job for jobs in zip(*(c.jobs for c in candidates), strict=True) for job in jobs)
     console.print(_summary(candidates, len(jobs)), highlight=False, soft_wrap=True)
+
+    def gathered(standing: Standing) -> Comparison:
+        return gather(candidates, standing, out, [v for v in compared if v.settings])
+
     standing = run_grid(
         jobs,
         out,
         console,
         parallel=parallel,
-        report=lambda standing: write_comparison(gather(candidates, standing, out), out),
+        report=lambda standing: write_comparison(gathered(standing), out),
     )
-    comparison = gather(candidates, standing, out)
+    comparison = gathered(standing)
     _show(comparison, console)
     return comparison
 
@@ -103,29 +111,35 @@ def plan(
     data: str | Path,
     recipe: str | None,
     *,
-    methods: Sequence[str],
+    variants: Sequence[Variant],
     seeds: Sequence[int],
     lr_factors: Sequence[float],
     settings: Sequence[str],
 ) -> list[Candidate]:
     """Return what is to be run: the untrained encoder, then every method with every learning rate."""
-    _check_choices(methods, seeds, lr_factors, settings)
+    _check_choices(seeds, lr_factors, settings)
     common = configure(data, recipe_name=recipe)
     candidates = []
-    for method in dict.fromkeys(methods):
+    for name, method, differences in variants:
         own = configure(data, recipe_name=recipe, method=method)
         # A method's recipe may ask for more epochs or another batch; here all get the same.
-        alike = own.model_copy(update={name: getattr(common, name) for name in EQUAL})
+        alike = own.model_copy(update={group: getattr(common, group) for group in EQUAL})
         epochs = override(alike, settings).training.epochs
-        alike = override(alike, [*phases_in_proportion(alike, epochs), *settings])
+        phases = phases_in_proportion(alike, epochs)
+        alike = override(alike, [*phases, *settings, *differences])
+        label = name if differences else ""
         for factor in dict.fromkeys(lr_factors):
-            jobs = tuple(Job(_vary(alike, factor, seed)) for seed in dict.fromkeys(seeds))
-            candidates.append(Candidate(method, jobs[0].config.optimizer.lr, jobs))
+            jobs = tuple(
+                Job(_vary(alike, factor, seed), label=label) for seed in dict.fromkeys(seeds)
+            )
+            candidates.append(Candidate(name, jobs[0].config.optimizer.lr, jobs))
     untrained = tuple(Job(job.config, trained=False) for job in candidates[0].jobs)
     return [Candidate("untrained", None, untrained), *candidates]
 
 
-def gather(candidates: Sequence[Candidate], standing: Standing, out: Path) -> Comparison:
+def gather(
+    candidates: Sequence[Candidate], standing: Standing, out: Path, variants: Sequence[Variant]
+) -> Comparison:
     """Return the results as far as the runs have come."""
 
     def entry(candidate: Candidate, job: Job) -> Entry:
@@ -144,6 +158,7 @@ def gather(candidates: Sequence[Candidate], standing: Standing, out: Path) -> Co
             Row(candidate.method, candidate.lr, tuple(entry(candidate, j) for j in candidate.jobs))
             for candidate in candidates
         ],
+        tuple(variants),
     )
 
 
@@ -166,13 +181,8 @@ def check_data(data: str | Path) -> None:
 
 
 def _check_choices(
-    methods: Sequence[str],
-    seeds: Sequence[int],
-    lr_factors: Sequence[float],
-    settings: Sequence[str],
+    seeds: Sequence[int], lr_factors: Sequence[float], settings: Sequence[str]
 ) -> None:
-    for method in methods:
-        method_settings_class(method)  # refuses an unknown name
     check_seeds(seeds)
     if not lr_factors or min(lr_factors) <= 0:
         raise InputError("--lr-factors must be positive numbers such as 0.33,1,3.")

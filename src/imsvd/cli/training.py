@@ -75,8 +75,19 @@ def compare(  # noqa: PLR0913 - its options are its interface
         typer.Option(help="Folder for runs and results; what it already holds is not repeated."),
     ],
     methods: Annotated[
-        str, typer.Option(metavar="NAME,…", help="Methods, with commas between. Default: all.")
+        str,
+        typer.Option(
+            metavar="NAME,…",
+            help="Methods, with commas between. Default: all, or only the variants.",
+        ),
     ] = "",
+    variant: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=METHOD,KEY=VALUE,…",
+            help="Also compare a method with other settings, under a name of its own; repeatable.",
+        ),
+    ] = None,
     recipe: Annotated[
         str | None,
         typer.Option(
@@ -109,6 +120,7 @@ def compare(  # noqa: PLR0913 - its options are its interface
         data,
         out,
         methods=[name.strip() for name in methods.split(",") if name.strip()],
+        variants=variant or [],
         recipe=recipe,
         seeds=whole_numbers(seeds) if "," in seeds else whole_numbers(seeds)[0],
         lr_factors=factors(lr_factors),

@@ -15,6 +15,7 @@ from imsvd.explanations.meaning import RECOVERED
 from imsvd.figures import draw_comparison
 from imsvd.grid.outcome import Outcome
 from imsvd.grid.table import HOLD_OUT, Entry, Row, csv_text, entry_values, markdown, row_values
+from imsvd.grid.variant import Variant
 from imsvd.progress import counted
 from imsvd.provenance import environment
 
@@ -28,7 +29,9 @@ class Comparison(NamedTuple):
     config: Config
     """Of any of its runs; in the settings named by `EQUAL` all are the same."""
     every: list[Row]
-    """One row per method and learning rate."""
+    """One row per method (or variant) and learning rate."""
+    variants: tuple[Variant, ...] = ()
+    """The methods with other settings than their recipe's."""
 
     @property
     def rows(self) -> list[Row]:
@@ -87,6 +90,7 @@ def write_comparison(comparison: Comparison, out: Path) -> None:
     content = {
         "environment": facts,
         "equal": comparison.config.model_dump(mode="json", include=set(EQUAL)),
+        "variants": {v.name: [v.method, *v.settings] for v in comparison.variants},
         "table": [row_values(row) for row in chosen],
         "runs": [
             values | {"curve": _curve(entry)}
@@ -117,6 +121,7 @@ def notes(comparison: Comparison) -> list[str]:
         f"Every method: {_backbone(comparison)}, {counted(config.training.epochs, 'epoch')}, "
         f"batches of {config.training.batch_size}, the same images, views and seeds. "
         "Accuracies on test images, mean ± sample deviation over seeds.",
+        *(f"{variant}." for variant in comparison.variants),
         *([_choice(comparison)] if comparison.chose_lr else []),
         *_ends_of_the_grid(comparison),
         "s/epoch: median over the epochs of a run, without evaluation. Peak memory: of the training "
