@@ -87,6 +87,10 @@ export function whilePointedAt(target, show) {
     hide?.();
     hide = null;
   };
+  const soon = () => {
+    clearTimeout(waiting);
+    waiting = setTimeout(on, PATIENCE);
+  };
   let touched = false;
   target.addEventListener("pointerdown", (event) => (touched = event.pointerType === "touch"));
   target.addEventListener("click", (event) => {
@@ -100,14 +104,14 @@ export function whilePointedAt(target, show) {
     touched = false;
   });
   target.addEventListener("pointerenter", (event) => {
-    if (event.pointerType !== "touch") waiting = setTimeout(on, PATIENCE);
+    if (event.pointerType !== "touch") soon();
   });
   target.addEventListener("pointerleave", (event) => {
-    if (event.pointerType !== "touch") off();
+    if (event.pointerType !== "touch" && document.activeElement !== target) off();
   });
   target.addEventListener("focus", () => {
     // A tap gives the focus before the click: showing here would make that click the second tap.
-    if (!touched) waiting = setTimeout(on, PATIENCE);
+    if (!touched) soon();
   });
   target.addEventListener("blur", off);
   target.addEventListener("keydown", (event) => event.key === "Escape" && off());
