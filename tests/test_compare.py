@@ -254,6 +254,7 @@ def test_a_run_that_diverges_is_a_line_in_the_table(
     assert code == 1
     assert trained == ["untrained-seed0", "imsvd-lr3e+29-seed0", "imsvd-lr0.003-seed0"]
     assert "the encoder has diverged" in command.out
+    assert f"Plot: {tmp_path / 'accuracy.png'}" in command.out
     page = (tmp_path / "comparison.md").read_text()
     assert "| imsvd | 0.003 | 1 |" in page
     assert "Failed: imsvd, lr 3e+29, seed 0: The training features contain NaN" in page
@@ -263,6 +264,18 @@ def test_a_run_that_diverges_is_a_line_in_the_table(
             "failed",
             "finished",
         ]
+
+
+def test_no_plot_is_named_where_there_is_nothing_to_draw(
+    trained: list[str], command: CommandLine, data: Path, tmp_path: Path
+) -> None:
+    settings = [*small.SETTINGS, "training.knn_every=0"]
+    sets = [part for setting in settings for part in ("--set", setting)]
+    arguments = ["compare", str(data), "--recipe", "shapes", "--methods", "imsvd", "--seeds", "1"]
+    assert command([*arguments, "--lr-factors", "1", "--out", str(tmp_path), *sets]) == 0
+    assert len(trained) == 2
+    assert f"Table: {tmp_path / 'comparison.md'}" in command.out
+    assert "Plot: " not in command.out
 
 
 @pytest.fixture(scope="module")

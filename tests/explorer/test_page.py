@@ -240,6 +240,7 @@ def test_neighbours_come_with_the_reason(page: Page, address: str) -> None:
     assert reason.locator("img").first.evaluate("image => image.alt").endswith("in this picture")
     page.locator(".cell.shared").first.wait_for()
     # What is opened may push the button from under the pointer; it still has the focus.
+    why.hover()
     page.mouse.move(0, 0)
     assert page.locator(".cell.shared").count() == shared
     page.keyboard.press("Escape")

@@ -54,6 +54,13 @@ def test_the_files_tell_the_same(tmp_path: Path) -> None:
         assert line == {key: "" if value is None else str(value) for key, value in run.items()}
 
 
+def test_a_plot_of_other_runs_does_not_stay(tmp_path: Path) -> None:
+    write_comparison(COMPARISON, tmp_path)
+    without_curve = made_up.outcome(curve=[])
+    write_comparison(Comparison(tiny.config(), [row(0.1, without_curve)]), tmp_path)
+    assert not (tmp_path / "accuracy.png").exists()
+
+
 def test_the_page_ends_with_how_it_came_about(tmp_path: Path) -> None:
     write_comparison(COMPARISON, tmp_path)
     ends = (tmp_path / "comparison.md").read_text().splitlines()[-4:]

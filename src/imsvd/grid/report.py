@@ -111,6 +111,8 @@ def write_comparison(comparison: Comparison, out: Path) -> None:
     drawable = {method: runs for method, runs in curves.items() if runs}
     if drawable:
         draw_comparison(drawable, out / "accuracy.png")
+    else:  # a plot of what was compared here before is not one of this comparison
+        (out / "accuracy.png").unlink(missing_ok=True)
 
 
 def notes(comparison: Comparison) -> list[str]:
