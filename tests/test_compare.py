@@ -126,6 +126,10 @@ def test_unusable_choices(command: CommandLine, tmp_path: Path) -> None:
     command.refuses([*base, "--variant", "a=imsvd,training.epochs=8"], "cannot change training")
     command.refuses([*base, "--epochs", "1"], "warmup_epochs")
     command.refuses([*base, "--parallel", "0"], "parallel=0")
+    file = tmp_path / "file"
+    file.touch()
+    for place in (file, file / "below"):
+        command.refuses([*base[:-1], str(place)], f"{place} cannot be a folder", "another --out")
     assert not (tmp_path / "out").exists()
 
 

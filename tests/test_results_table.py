@@ -195,6 +195,15 @@ def test_what_cannot_make_it_another_protocol_may_differ(
     assert only(run).paper == 69.4
 
 
+def test_no_epochs_is_a_number(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a")
+    add(run, metrics={"linear_top1": 7.0}, details={**IMAGENET, "encoder": "untrained"})
+    (line,) = list(csv.DictReader(results_table([run], "csv").splitlines()))
+    (cells,) = (row.split("|") for row in results_table([run], "markdown").splitlines()[2:])
+    assert line["epochs"] == "0"
+    assert "0" in [cell.strip() for cell in cells]
+
+
 def test_the_untrained_encoder_is_a_row_of_its_own_without_a_number(tmp_path: Path) -> None:
     add(run := make_run(tmp_path / "a"))
     add(run, metrics={"linear_top1": 7.0}, details={**IMAGENET, "encoder": "untrained"})

@@ -214,4 +214,7 @@ def _titles() -> list[str]:
 
 
 def _cells(row: ResultRow) -> list[str]:
-    return [f"{cell:.2f}" if isinstance(cell, float) else str(cell or "") for cell in row]
+    return [
+        f"{cell:.2f}" if isinstance(cell, float) else "" if cell is None else str(cell)
+        for cell in row
+    ]

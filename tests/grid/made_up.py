@@ -22,7 +22,9 @@ def outcome(**changes: Any) -> Outcome:
         "parallel": 1,
         "threads": 2,
         "device": "cpu",
+        "cpu": "Abacus, 2 cores",
         "version": "0.1.0",
+        "commit": "abc1234",
         "finished": "2000-01-01T00:00:00+00:00",
     }
     return Outcome(**(values | changes))

@@ -33,6 +33,25 @@ def test_a_learning_rate_that_failed_gives_way() -> None:
     assert choose([row(0.1, None, None)]).lr == 0.1
 
 
+def test_while_runs_are_missing_the_seeds_that_all_have_decide() -> None:
+    ahead = row(0.1, made_up.scored(50, 40), made_up.scored(50, 90))
+    better = row(0.2, made_up.scored(50, 41), None)
+    assert choose([ahead, better]) is better
+    assert choose([ahead, better, row(0.3, None, None)]) is better
+    assert choose([row(0.3, None, None), row(0.4, None, None)]).lr == 0.3
+    # No seed in common: all there is.
+    assert choose([row(0.1, None, made_up.scored(50, 42)), better]).lr == 0.1
+
+
+def test_the_page_names_the_code_and_machines_of_the_runs(tmp_path: Path) -> None:
+    other = made_up.outcome(commit="def5678", cpu="Zuse, 1 cores", device="Some GPU")
+    comparison = Comparison(tiny.config(), [row(0.1, made_up.outcome(), other)])
+    write_comparison(comparison, tmp_path)
+    page = (tmp_path / "comparison.md").read_text()
+    assert "- hardware: Abacus, 2 cores; Zuse, 1 cores; Some GPU\n" in page
+    assert "(commit abc1234, def5678)" in page
+
+
 def test_the_files_tell_the_same(tmp_path: Path) -> None:
     write_comparison(COMPARISON, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {

@@ -186,6 +186,22 @@ def test_a_signal_is_passed_on_and_ends_the_grid(
     assert "run the same command to go on" in text.getvalue()
 
 
+def test_a_run_that_ends_as_the_grid_is_stopped_is_taken_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(job: Job, folder: Path, parallel: int, lock: int) -> Ended:
+        os.kill(os.getpid(), signal.SIGINT)
+        write_outcome(folder, made_up.outcome(data=DATA))
+        return Working(0)
+
+    monkeypatch.setattr(runner, "start_child", start)
+    monkeypatch.setattr(runner, "POLL_SECONDS", 0)
+    seen: list[int] = []
+    with pytest.raises(Interrupted):
+        run(tmp_path, JOBS[:1], report=lambda now: seen.append(len(now.outcomes)))
+    assert seen == [0, 1]
+
+
 def test_a_defect_leaves_no_child_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     child = Working(-9)
     monkeypatch.setattr(runner, "start_child", lambda *_: child)

@@ -18,6 +18,12 @@ def test_what_is_no_variant_is_refused(text: str) -> None:
         read_variant(text)
 
 
+@pytest.mark.parametrize("name", ["a|b", "[bold]", "$x$", "two words", "-a"])
+def test_a_name_is_plain(name: str) -> None:
+    with pytest.raises(InputError, match="no name for a row"):
+        read_variant(f"{name}=imsvd,method.units=8")
+
+
 @pytest.mark.parametrize("name", ["vicreg", "untrained", "twice"])
 def test_a_name_stands_for_one_thing(name: str) -> None:
     texts = ["twice=imsvd,method.units=8", f"{name}=imsvd,method.units=16"]

@@ -15,6 +15,7 @@ from imsvd.errors import InputError, Interrupted
 from imsvd.methods import Method
 from imsvd.runs import RunFolder
 from imsvd.training import loop, train
+from imsvd.training.costs import median_epoch_seconds
 from imsvd.training.online import OnlineKNN
 from tests.test_api import write_images
 from tests.training import tiny
@@ -39,6 +40,47 @@ def test_a_signal_stops_after_the_step_it_arrives_in(
     assert caught.value.exit_code == 128 + number
     assert saved_step(tmp_path / "run") == step
     assert signal.getsignal(number) == handler
+
+
+class Clock:
+    """Stands still but for what a test says that things take."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize("interrupted_at", [None, 3, 4, 7])
+def test_epochs_take_as_long_with_an_interruption_as_without(
+    interrupted_at: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, check = Clock(), OnlineKNN.__call__
+    steps = 0
+
+    def after_step(self: Method, progress: float) -> None:
+        nonlocal steps
+        steps += 1
+        clock.now += 1
+        if steps == interrupted_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def slow_check(self: OnlineKNN, backbone: nn.Module) -> dict[str, float]:
+        clock.now += 100
+        return check(self, backbone)
+
+    monkeypatch.setattr(loop, "time", clock)
+    monkeypatch.setattr(Method, "after_step", after_step)
+    monkeypatch.setattr(OnlineKNN, "__call__", slow_check)
+    run = RunFolder(tmp_path / "run")
+    if interrupted_at is not None:
+        with pytest.raises(Interrupted):
+            train(tiny.config(), run, QUIET)
+        clock.now += 1000
+    train(tiny.config(), run, QUIET)
+    assert [record["total_seconds"] for record in run.metrics()] == [4, 8]
+    assert median_epoch_seconds(run.metrics()) == 4
 
 
 @pytest.mark.parametrize("name", ["save_encoder", "save_checkpoint"])

@@ -130,9 +130,9 @@ def compare(  # noqa: PLR0913 - its options are its interface
         parallel=parallel,
         console=console,
     )
-    console.print(f"Table: {out / 'comparison.md'}", highlight=False, soft_wrap=True)
+    console.print(f"Table: {out / 'comparison.md'}", markup=False, highlight=False, soft_wrap=True)
     if (plot := out / "accuracy.png").exists():
-        console.print(f"Plot: {plot}", highlight=False, soft_wrap=True)
+        console.print(f"Plot: {plot}", markup=False, highlight=False, soft_wrap=True)
     if comparison.failures:
         raise typer.Exit(1)
 

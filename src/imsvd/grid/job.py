@@ -34,6 +34,7 @@ from imsvd.explanations.explainability import explainability
 from imsvd.grid.outcome import FAILURE, CurvePoint, Outcome, data_fingerprint, write_outcome
 from imsvd.methods import build_method
 from imsvd.networks import build_backbone
+from imsvd.provenance import environment
 from imsvd.runs import RunFolder
 from imsvd.training import train
 from imsvd.training.costs import largest_peak, median_epoch_seconds
@@ -54,6 +55,7 @@ def run_job(folder: Path, *, trained: bool, parallel: int, console: Console) -> 
     encoder = load(folder) if trained else untrained_encoder(config)
     split = split_features(encoder, config.data.source, console)
     records = run.metrics() if trained else []
+    facts = environment()
     outcome = Outcome(
         data=data_fingerprint(config.data.source),
         metrics=evaluate_split(split)
@@ -69,7 +71,9 @@ def run_job(folder: Path, *, trained: bool, parallel: int, console: Console) -> 
         parallel=parallel,
         threads=torch.get_num_threads(),
         device=_device(config),
+        cpu=facts["cpu"],
         version=version("imsvd"),
+        commit=facts["commit"],
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
     )
     write_outcome(folder, outcome)

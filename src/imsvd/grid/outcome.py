@@ -13,6 +13,9 @@ from imsvd.settings import Settings
 FAILURE = "failure.txt"
 """The sentence that says why a run has no outcome."""
 
+NOT_RECORDED = "not recorded"
+"""What an outcome says of things that those who wrote it did not yet ask for."""
+
 _FILE_NAME = "outcome.json"
 
 
@@ -42,7 +45,9 @@ class Outcome(Settings):
         parallel: how many runs shared the machine.
         threads: processor threads of the run.
         device: "cpu" or the name of the GPU.
+        cpu: name of the processor, and its cores.
         version: the package that wrote this.
+        commit: of its source, if that is a repository.
         finished: when, in UTC.
     """
 
@@ -59,7 +64,9 @@ class Outcome(Settings):
     parallel: int
     threads: int
     device: str
+    cpu: str = NOT_RECORDED
     version: str
+    commit: str = NOT_RECORDED
     finished: str
 
 

@@ -14,7 +14,7 @@ from imsvd.explanations.explainability import BINS
 from imsvd.explanations.meaning import RECOVERED
 from imsvd.figures import draw_comparison
 from imsvd.grid.outcome import Outcome
-from imsvd.grid.table import HOLD_OUT, Entry, Row, csv_text, entry_values, markdown, row_values
+from imsvd.grid.table import Entry, Row, csv_text, entry_values, markdown, row_values
 from imsvd.grid.variant import Variant
 from imsvd.progress import counted
 from imsvd.provenance import environment
@@ -65,16 +65,18 @@ class Comparison(NamedTuple):
 
 
 def choose(rows: Sequence[Row]) -> Row:
-    """Return the row to show of one method: the best on held-out training images, over all seeds.
+    """Return the row to show of one method: the best on held-out training images.
 
-    A learning rate that failed with some seeds gives way to one that did not.
+    A learning rate that failed more often than others gives way to them. While runs are missing,
+    only the seeds count that all learning rates have behind them.
     """
-
-    def merit(row: Row) -> tuple[int, float]:
-        found = row.spread(HOLD_OUT)
-        return len(row.outcomes), found.mean if found else 0.0
-
-    return max(rows, key=merit)
+    fewest = min(len(row.failures) for row in rows)
+    sound = [row for row in rows if len(row.failures) == fewest]
+    begun = [row for row in sound if row.outcomes]
+    if not begun:
+        return sound[0]
+    common = set.intersection(*(row.finished_seeds for row in begun))
+    return max(begun, key=lambda row: row.mean_hold_out(common or row.finished_seeds))
 
 
 def write_comparison(comparison: Comparison, out: Path) -> None:
@@ -153,7 +155,9 @@ def _choice(comparison: Comparison) -> str:
     rates = max(len(comparison.rates(row.method)) for row in comparison.rows)
     return (
         f"Of {rates} learning rates per method, the one with the best hold-out accuracy is shown: kNN-20 of "
-        "a tenth of the training images against the others. Test images took no part in the choice."
+        "a tenth of the training images, which the encoder has seen without their labels, against the others. "
+        "Test images took no part in the choice."
+        + (" Learning rates that failed give way to others." if comparison.failures else "")
     )
 
 
@@ -199,8 +203,12 @@ def _parallel(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def _page(comparison: Comparison, facts: Mapping[str, str]) -> str:
-    devices = {outcome.device for outcome in comparison.outcomes} - {"cpu"}
-    hardware = ", ".join([facts["cpu"], *sorted(devices)])
+    outcomes = comparison.outcomes
+    devices = {outcome.device for outcome in outcomes} - {"cpu"}
+    processors = {outcome.cpu for outcome in outcomes} or {facts["cpu"]}
+    hardware = "; ".join([*sorted(processors), *sorted(devices)])
+    # The runs may be older than this page, and of other code.
+    commits = {outcome.commit for outcome in outcomes} or {facts["commit"]}
     lines = [
         f"# Comparison on {comparison.config.data.source}",
         "",
@@ -214,7 +222,7 @@ def _page(comparison: Comparison, facts: Mapping[str, str]) -> str:
         f"- command: `{facts['command']}`",
         f"- date: {facts['date']}",
         f"- hardware: {hardware}",
-        f"- software: imsvd {facts['version']} (commit {facts['commit']}), torch {facts['torch']}, "
+        f"- software: imsvd {facts['version']} (commit {', '.join(sorted(commits))}), torch {facts['torch']}, "
         f"Python {facts['python']}",
     ]
     return "\n".join(lines) + "\n"

@@ -174,9 +174,11 @@ class _Runner:
     def _stop_politely(self) -> None:
         for child in self.at_work.values():
             child.send_signal(signal.SIGTERM)
-        for child in self.at_work.values():
-            child.wait()
-        self.at_work.clear()
+        for job, child in list(self.at_work.items()):
+            code = child.wait()
+            del self.at_work[job]
+            if code == 0:  # it was done before the signal reached it
+                self._conclude(job, code)
 
     def _records(self, job: Job) -> list[dict[str, Any]]:
         run = RunFolder(run_folder(self.out, job))
@@ -252,11 +254,18 @@ def _underway(job: Job, records: list[dict[str, Any]]) -> Underway:
 @contextmanager
 def _locked(out: Path, console: Console) -> Iterator[int]:
     """Keep every other grid out of `out`; the lock lasts until the last child has ended."""
-    out.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(out / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(out / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise InputError(
+            f"{out} cannot be a folder for runs ({error.strerror}); give another --out."
+        ) from error
     try:
         if not _try_lock(descriptor):
-            console.print(f"Waiting for the processes at work in {out} to end.", highlight=False)
+            console.print(
+                f"Waiting for the processes at work in {out} to end.", markup=False, highlight=False
+            )
             deadline = time.monotonic() + LOCK_SECONDS
             while not _try_lock(descriptor):
                 if time.monotonic() > deadline:

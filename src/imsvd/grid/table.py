@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imsvd.grid.outcome import Outcome
@@ -61,6 +61,24 @@ class Row(NamedTuple):
     def outcomes(self) -> list[Outcome]:
         """What the finished runs have brought."""
         return [entry.outcome for entry in self.entries if entry.outcome is not None]
+
+    @property
+    def failures(self) -> list[Entry]:
+        """The runs that have failed."""
+        return [entry for entry in self.entries if entry.failure]
+
+    @property
+    def finished_seeds(self) -> set[int]:
+        """The seeds whose runs are finished."""
+        return {entry.seed for entry in self.entries if entry.outcome is not None}
+
+    def mean_hold_out(self, seeds: Collection[int]) -> float:
+        """Return the accuracy by which learning rates are chosen, over those seeds."""
+        return statistics.mean(
+            entry.outcome.hold_out
+            for entry in self.entries
+            if entry.outcome is not None and entry.seed in seeds
+        )
 
     def spread(self, measure: Measure) -> Spread | None:
         """Return a measure over the finished runs; None if none of them has it."""

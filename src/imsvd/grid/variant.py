@@ -13,6 +13,9 @@ from imsvd.methods import METHODS
 MAY_DIFFER = ("method.", "optimizer.")
 """The settings in which the rows of a comparison may differ."""
 
+NAME = r"[A-Za-z0-9][A-Za-z0-9_.+-]*"
+"""What a variant may be called: nothing that a terminal, Markdown or a plot would read as its own."""
+
 
 class Variant(NamedTuple):
     """A method, and what differs from its recipe.
@@ -60,6 +63,11 @@ def read_variant(text: str) -> Variant:
         raise InputError(
             f"--variant {text!r} is not NAME=METHOD,KEY=VALUE,… such as "
             "soft=imsvd,method.standardise=true,method.off_diagonal_weight=10."
+        )
+    if not re.fullmatch(NAME, name.strip()):
+        raise InputError(
+            f"--variant {name.strip()!r} is no name for a row of a table; "
+            "use letters, digits, '_', '-', '.' and '+'."
         )
     method_settings_class(method)
     for setting in settings:

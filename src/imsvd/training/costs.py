@@ -4,6 +4,7 @@ import resource
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,5 +33,10 @@ def largest_peak(records: Sequence[Mapping[str, Any]]) -> int | None:
 
 
 def median_epoch_seconds(records: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the seconds of a usual epoch: a pause in one of them does not count."""
-    return statistics.median(record["seconds"] for record in records) if records else None
+    """Return the seconds of a usual epoch: a pause in one of them does not count.
+
+    `seconds` of a record are those of the process that wrote it, which may have taken the epoch up
+    in its midst; the totals know all of it.
+    """
+    totals = [0.0, *(record["total_seconds"] for record in records)]
+    return statistics.median(b - a for a, b in pairwise(totals)) if records else None

@@ -163,8 +163,7 @@ class Trainer:
     ) -> None:
         """Measure, log and save what the epoch has brought."""
         self._refuse_divergence()
-        now = time.monotonic()
-        seconds, self._began = now - self._began, now
+        seconds = time.monotonic() - self._began
         steps = self.step - self._began_at_step
         self.seconds += seconds
         bounds = self.method.bounds(self.config.training.batch_size)
@@ -185,6 +184,7 @@ class Trainer:
         if log is not None:
             log.write(record)
         display.end_epoch(record, bounds)
+        self._began = time.monotonic()  # checks are no training time
         self.save()
 
     def save(self) -> None:
