@@ -18,11 +18,9 @@ from imsvd.encoder import Encoder, load, open_encoder
 from imsvd.export import export_encoder
 from imsvd.progress import progress_bar
 from imsvd.recipes import recipe
+from imsvd.recipes.fitting import fit_to_images
 from imsvd.runs import RunFolder
 from imsvd.training import train
-
-BATCHES_PER_EPOCH = 4
-"""A batch chosen automatically leaves at least this many steps per epoch."""
 
 
 def pretrain(
@@ -70,16 +68,14 @@ def configure(
 
 
 def automatic_config(source: ImageSource, method: str = "imsvd") -> Config:
-    """Choose a recipe by image size and hardware, and a batch that the number of images allows."""
+    """Choose a recipe by image size and hardware, and sizes that the number of images allows."""
     on_cpu = not torch.cuda.is_available()
     small = small_image_size(source) is not None
     if small:
         config = recipe("cifar10-cpu" if on_cpu else "cifar10", method)
     else:
         config = recipe("folder-cpu" if on_cpu else "imagenet", method)
-    most = max(2, len(source) // BATCHES_PER_EPOCH)
-    batch_size = min(config.training.batch_size, 2 ** (most.bit_length() - 1))
-    return override(config, [f"training.batch_size={batch_size}"])
+    return fit_to_images(config, len(source))
 
 
 def export(

@@ -119,12 +119,14 @@ def plan(
     """Return what is to be run: the untrained encoder, then every method with every learning rate."""
     _check_choices(seeds, lr_factors, settings)
     common = configure(data, recipe_name=recipe)
+    # What is set for methods may not fit the common one.
+    for_all = [setting for setting in settings if not setting.lstrip().startswith("method.")]
+    epochs = override(common, for_all).training.epochs
     candidates = []
     for name, method, differences in variants:
         own = configure(data, recipe_name=recipe, method=method)
         # A method's recipe may ask for more epochs or another batch; here all get the same.
         alike = own.model_copy(update={group: getattr(common, group) for group in EQUAL})
-        epochs = override(alike, settings).training.epochs
         phases = phases_in_proportion(alike, epochs)
         alike = override(alike, [*phases, *settings, *differences])
         label = name if differences else ""

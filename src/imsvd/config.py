@@ -140,6 +140,16 @@ class Config(Settings):
         return self
 
     @model_validator(mode="after")
+    def _check_phases(self) -> Config:
+        phase = getattr(self.method, "warmup_epochs", 0)
+        if phase >= self.training.epochs:
+            raise ValueError(
+                f"method.warmup_epochs={phase} of {self.method.name} leaves nothing of "
+                f"training.epochs={self.training.epochs}; lower the first or raise the second"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_number_of_views(self) -> Config:
         if len(self.views.views) != 2:
             count = len(self.views.views)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from imsvd.errors import InputError
-from imsvd.losses.corinfomax import CorInfoMaxLoss
+from imsvd.losses.corinfomax import CorInfoMaxLoss, log_determinant
 from imsvd.losses.output import LossOutput
 from tests.losses.parity import (
     assert_ranks_equal_one_process,
@@ -49,6 +49,13 @@ def test_three_steps_equal_the_literal_equations(
         for view, memory in enumerate(memories):
             torch.testing.assert_close(loss.mean[view], memory.mean)
             torch.testing.assert_close(loss.covariance[view], memory.covariance)
+
+
+def test_what_has_no_volume_is_refused_and_what_is_no_number_is_none() -> None:
+    with pytest.raises(InputError, match=r"singular, .* raise method\.epsilon"):
+        log_determinant(torch.ones(2, 2))
+    broken = CorInfoMaxLoss(2)(torch.full((4, 2), torch.nan), torch.randn(4, 2))
+    assert broken.loss.isnan()
 
 
 def test_an_embedding_of_unit_covariance_has_no_volume_to_gain() -> None:

@@ -96,6 +96,8 @@ def test_what_cannot_be_whitened_is_refused_with_a_sentence() -> None:
         WMSELoss(8)(torch.zeros(8, 2), torch.zeros(8, 3))
     with pytest.raises(InputError, match=r"collapsed; raise method\.shrinkage"):
         WMSELoss(8)(torch.ones(8, 2), torch.ones(8, 2))
+    # What is no number is no collapse; training says what it is.
+    assert WMSELoss(8)(torch.full((8, 2), torch.nan), torch.randn(8, 2)).loss.isnan()
     shrunk = WMSELoss(8, shrinkage=0.1)(torch.ones(8, 2), torch.ones(8, 2))
     assert shrunk.loss.isfinite()
 

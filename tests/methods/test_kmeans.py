@@ -2,7 +2,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
 from torch import Tensor
@@ -71,15 +70,6 @@ def test_the_seed_alone_decides() -> None:
     assert not torch.equal(first.assignments, other.assignments)
 
 
-def test_spherical_centroids_are_mean_directions() -> None:
-    points = F.normalize(blobs(), dim=1)
-    clusters = kmeans(points, 6, seed=0, spherical=True, iterations=100)
-    torch.testing.assert_close(clusters.centroids.norm(dim=1), torch.ones(6).double())
-    for index, centroid in enumerate(clusters.centroids):
-        mean = points[clusters.assignments == index].mean(0)
-        torch.testing.assert_close(centroid, mean / mean.norm())
-
-
 def test_empty_clusters_start_again_far_from_the_others() -> None:
     # 40 copies of one point and 5 far ones: almost every start draws copies, whose clusters are empty.
     points = torch.cat([torch.zeros(40, 2), 10 * torch.eye(5, 2) + torch.arange(5).unsqueeze(1)])
@@ -103,14 +93,13 @@ SIZES = (5, 9, 3)
 
 
 def on_one_rank() -> dict[str, Any]:
-    results = cluster_together(blobs(), SIZES, seed=10, iterations=4, spherical=True)
+    results = cluster_together(blobs(), SIZES, seed=10, iterations=4)
     return {"results": [tuple(result) for result in results], "rank": distributed.rank()}
 
 
 def test_ranks_share_the_work_and_all_get_every_clustering() -> None:
     expected = [
-        kmeans(blobs(), size, seed=10 + index, iterations=4, spherical=True)
-        for index, size in enumerate(SIZES)
+        kmeans(blobs(), size, seed=10 + index, iterations=4) for index, size in enumerate(SIZES)
     ]
     for rank in [on_one_rank(), *gloo.run(2, on_one_rank)]:
         for result, single in zip(rank["results"], expected, strict=True):

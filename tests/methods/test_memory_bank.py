@@ -39,7 +39,6 @@ def test_an_update_moves_the_named_vectors_and_no_others(momentum: float) -> Non
         torch.testing.assert_close(bank.entries[sample], mixed / mixed.norm())
     untouched = [1, 2, 4, 7]
     assert torch.equal(bank.entries[untouched], before[untouched])
-    assert torch.equal(bank.lookup(SAMPLES.view(2, 2)), bank.entries[SAMPLES].view(2, 2, 3))
 
 
 def test_the_bank_is_part_of_the_state_and_needs_no_gradient() -> None:

@@ -66,7 +66,7 @@ def test_bank_and_queue_keep_the_keys_of_the_momentum_network(symmetric: bool) -
     method(views(0), samples(0))
     first, second = (key(method, view) for view in views(0))
     expected = F.normalize(first + second, dim=1) if symmetric else second
-    torch.testing.assert_close(method.bank.lookup(samples(0)), expected)
+    torch.testing.assert_close(method.bank.entries[samples(0)], expected)
     unseen = [image for image in range(IMAGES) if image not in samples(0).tolist()]
     assert torch.equal(method.bank.entries[unseen], before[unseen])
     torch.testing.assert_close(method.queue.values[:8], second)

@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -6,7 +8,30 @@ from torch import Tensor
 from imsvd.losses.swav import SwAVLoss
 from imsvd.methods.base import MethodOutput
 from imsvd.methods.swav import SwAV, SwAVSettings
+from tests import gloo
+from tests.methods import remembering
 from tests.methods.networks import SAMPLES, NormFree, views
+
+
+def build_without_norms() -> SwAV:
+    """What several processes must train as one does; BatchNorm would see each one's part alone."""
+    settings = SwAVSettings(
+        projector=(5,), prototypes=7, freeze_steps=2, queue_length=16, queue_start_epoch=1
+    )
+    torch.manual_seed(0)
+    return SwAV(settings, NormFree()).double()
+
+
+def train_without_norms() -> dict[str, Any]:
+    return remembering.trained(build_without_norms, [0, 1])
+
+
+def test_two_processes_train_as_one() -> None:
+    expected = train_without_norms()
+    start = build_without_norms().prototypes
+    assert not torch.equal(expected["state"]["prototypes"], start)  # frozen no more
+    for result in gloo.run(2, train_without_norms):
+        remembering.assert_equal_training(result, expected)
 
 
 def build(freeze_steps: int = 0, queue_length: int = 0, queue_start_epoch: int = 0) -> SwAV:
@@ -85,7 +110,7 @@ def test_the_queue_takes_part_once_full_and_from_its_epoch_on() -> None:
 
 
 def test_a_checkpoint_holds_counters_and_queues() -> None:
-    method, other = build(2, 16), build(2, 16)
+    method, other = build(2, 16, 1), build(2, 16, 1)
     for step in range(3):
         method.begin_epoch(step)
         method(views(seed=step), SAMPLES)

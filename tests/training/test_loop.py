@@ -1,27 +1,40 @@
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
 from torch import nn
 
+from imsvd.checkpoints import load_newest_checkpoint
+from imsvd.config import override
 from imsvd.datasets import open_source
 from imsvd.errors import InputError, Interrupted
-from imsvd.methods import Method
+from imsvd.methods import METHODS, Method, MethodOutput, build_method
+from imsvd.networks import build_backbone
+from imsvd.recipes import recipe
 from imsvd.runs import RunFolder
 from imsvd.training import loop, train
+from imsvd.training.batches import Batch
 from imsvd.training.costs import median_epoch_seconds
 from imsvd.training.online import OnlineKNN
+from tests.contracts.test_methods import SMALL
 from tests.test_api import write_images
 from tests.training import tiny
 from tests.training.processes import ENVIRONMENT, saved_step
 
 QUIET = Console(quiet=True)
+
+
+def small_settings(method: str) -> dict[str, Any]:
+    """What differs in a small form of a method from its defaults."""
+    return SMALL[method]().model_dump(mode="json", exclude_defaults=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -131,6 +144,40 @@ def test_streamed_images_and_stochastic_depth_resume_exactly(
     assert parts.encoder_weights.read_bytes() == whole.encoder_weights.read_bytes()
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_resumes_exactly_inside_an_epoch_of_unlabelled_images(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_images(tmp_path / "data", 24)
+    settings = [part for part in tiny.SETTINGS if not part.startswith("method.")]
+    method = [f"method.{key}={json.dumps(value)}" for key, value in small_settings(name).items()]
+    wanted = [f"data.source={data}", *settings, *method, "training.epochs=3"]
+    config = override(recipe("shapes", name), [*wanted, "training.batch_size=8"])
+    whole, parts = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "parts")
+    train(config, whole, QUIET)
+    take_step = loop.Trainer._train_step
+
+    def stop(self: loop.Trainer, batch: Batch) -> MethodOutput:
+        output = take_step(self, batch)
+        if self.step == 7:  # of 9
+            os.kill(os.getpid(), signal.SIGTERM)
+        return output
+
+    monkeypatch.setattr(loop.Trainer, "_train_step", stop)
+    with pytest.raises(Interrupted):
+        train(config, parts, QUIET)
+    monkeypatch.undo()
+    train(config, parts, QUIET)
+    states = [load_newest_checkpoint(run.checkpoints)[0] for run in (whole, parts)]
+    assert states[0] is not None
+    assert states[1] is not None
+    for key, value in states[0]["weights"].items():
+        assert torch.equal(value, states[1]["weights"][key]), key
+    assert [record["loss"] for record in whole.metrics()] == [
+        record["loss"] for record in parts.metrics()
+    ]
+
+
 def test_unlabelled_images_train_without_knn(tmp_path: Path) -> None:
     data = write_images(tmp_path / "data", 40)
     run = RunFolder(tmp_path / "run")
@@ -194,3 +241,16 @@ def test_a_backbone_that_cannot_take_the_views_is_refused_before_training(tmp_pa
         InputError, match=r"'vit_tiny_patch16_224' cannot take images of \d+ pixels"
     ):
         train(config, RunFolder(tmp_path / "run"), QUIET)
+
+
+def test_what_needs_double_precision_is_refused_where_there_is_none() -> None:
+    apple = torch.device("mps")
+    for name in METHODS:
+        config = recipe("shapes", name)
+        method = build_method(config.method, build_backbone(config.backbone), 10_000)
+        loop.check_precision(method, config, torch.device("cpu"))
+        if name == "corinfomax":
+            with pytest.raises(InputError, match="corinfomax computes in float64"):
+                loop.check_precision(method, config, apple)
+        else:
+            loop.check_precision(method, config, apple)

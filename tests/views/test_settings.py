@@ -58,8 +58,15 @@ def test_one_view_is_not_enough() -> None:
         ViewsSettings(views=(ViewSettings(size=32),))
 
 
+@pytest.mark.parametrize(("size", "local"), [(224, 96), (96, 41), (32, 14), (8, 8)])
+def test_local_views_are_smaller_than_the_large_ones(size: int, local: int) -> None:
+    views = paper_views(size).model_copy(update={"local_views": 1})
+    assert views.every[2].size == local
+
+
 def test_local_views_follow_the_large_ones() -> None:
-    views = paper_views(224).model_copy(update={"local_views": 3, "local_size": 96})
+    views = paper_views(224).model_copy(update={"local_views": 3})
+    assert views.model_copy(update={"local_size": 64}).every[4].size == 64
     assert [view.size for view in views.every] == [224, 224, 96, 96, 96]
     assert views.every[2].crop_scale == (0.05, 0.14)
     assert views.every[2].blur_probability == views.views[0].blur_probability

@@ -24,6 +24,7 @@ share of μ and R only. Their code estimates R on each rank apart; here R is tha
 import torch
 from torch import Tensor, nn
 
+from imsvd.errors import InputError
 from imsvd.losses.batch_statistics import (
     global_mean,
     mean_squared_difference,
@@ -34,9 +35,18 @@ from imsvd.losses.pairs import checked_pair
 
 
 def log_determinant(matrix: Tensor) -> Tensor:
-    """Log-determinant of a symmetric positive definite `(width, width)` matrix, a scalar."""
-    factor: Tensor = torch.linalg.cholesky(matrix)
-    return 2 * factor.diagonal().log().sum()
+    """Log-determinant of a symmetric positive definite `(width, width)` matrix, a scalar.
+
+    That of a matrix with values that are no numbers is none either.
+    """
+    factor, failure = torch.linalg.cholesky_ex(matrix)
+    if failure and bool(matrix.isfinite().all()):
+        raise InputError(
+            f"the covariance of {len(matrix)} dimensions is singular, so that it has no log-determinant: "
+            "the embedding has collapsed; raise method.epsilon or lower optimizer.lr."
+        )
+    result: Tensor = 2 * factor.diagonal().log().sum()
+    return result if not failure else result * torch.nan
 
 
 class CorInfoMaxLoss(nn.Module):

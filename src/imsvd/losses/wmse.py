@@ -46,7 +46,7 @@ def whiten(values: Tensor, shrinkage: float = 0.0) -> Tensor:
     factors, failures = torch.linalg.cholesky_ex(
         (1 - shrinkage) * covariances + shrinkage * identity
     )
-    if failures.any():
+    if failures.any() and bool(values.isfinite().all()):  # else training reports what is no number
         raise InputError(
             f"the covariance of {values.shape[1]} embeddings is singular, so they cannot be whitened: "
             "the embedding has collapsed; raise method.shrinkage or lower optimizer.lr."

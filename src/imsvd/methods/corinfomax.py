@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from imsvd.information import at_least_float32
 from imsvd.losses.corinfomax import CorInfoMaxLoss
 from imsvd.methods.base import Method, MethodOutput, MethodSettings
 from imsvd.networks import feature_width, projector
@@ -54,6 +55,7 @@ class CorInfoMax(Method):
         """Compute the loss; each view is its own pass, because BatchNorm must not mix them."""
         del samples
         features = [self.backbone(view) for view in views]
-        first, second = (F.normalize(self.projector(feature)) for feature in features)
+        embeddings = [at_least_float32(self.projector(feature)) for feature in features]
+        first, second = (F.normalize(embedding, dim=1) for embedding in embeddings)
         loss, terms = self.loss(first, second)
         return MethodOutput(loss, terms, features[0].detach(), first.detach())

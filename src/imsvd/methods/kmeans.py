@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from imsvd import distributed
@@ -28,7 +27,7 @@ class Clusters(NamedTuple):
     """What k-means has found.
 
     Attributes:
-        centroids: `(num_clusters, width)`; of unit length if the clustering is spherical.
+        centroids: `(num_clusters, width)`.
         assignments: `(points,)` cluster of each point.
         distances: `(points,)` squared Euclidean distance of each point to its centroid.
     """
@@ -45,16 +44,14 @@ def kmeans(
     *,
     seed: int,
     iterations: int = 20,
-    spherical: bool = False,
 ) -> Clusters:
     """Cluster `(points, width)`.
 
     Args:
-        points: what to cluster; unit vectors if `spherical`.
+        points: what to cluster.
         num_clusters: fewer than points.
         seed: of the choice of the first centroids.
         iterations: most updates of the centroids; fewer if the assignments settle.
-        spherical: whether centroids are brought back to unit length after every update.
     """
     if not 0 < num_clusters < len(points):
         raise InputError(
@@ -67,7 +64,6 @@ def kmeans(
         assignments, distances = assign(points, centroids)
         for _ in range(iterations):
             centroids = _update(points, assignments, distances, num_clusters)
-            centroids = F.normalize(centroids, dim=1) if spherical else centroids
             previous = assignments
             assignments, distances = assign(points, centroids)
             if torch.equal(assignments, previous):
@@ -95,7 +91,6 @@ def cluster_together(
     *,
     seed: int,
     iterations: int = 20,
-    spherical: bool = False,
 ) -> list[Clusters]:
     """One clustering per entry of `sizes`, dealt out to the ranks, which all get all of them.
 
@@ -104,14 +99,11 @@ def cluster_together(
         sizes: number of clusters of each clustering.
         seed: of the first clustering; the others count on from it.
         iterations: as for `kmeans`.
-        spherical: as for `kmeans`.
     """
     results = []
     for index, size in enumerate(sizes):
         if index % distributed.world_size() == distributed.rank():
-            results.append(
-                kmeans(points, size, seed=seed + index, iterations=iterations, spherical=spherical)
-            )
+            results.append(kmeans(points, size, seed=seed + index, iterations=iterations))
         else:
             results.append(_blank(points, size))
     return [

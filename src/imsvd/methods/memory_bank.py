@@ -34,10 +34,6 @@ class MemoryBank(nn.Module):
         self.momentum = momentum
         self.register_buffer("entries", F.normalize(torch.randn(num_samples, width), dim=1))
 
-    def lookup(self, samples: Tensor) -> Tensor:
-        """The vectors of the images at positions `samples`, of any shape: `(*samples, width)`."""
-        return self.entries[samples]
-
     @torch.no_grad()
     def update(self, samples: Tensor, embeddings: Tensor) -> None:
         """Move the vectors of this rank's images, and of those of the other ranks.

@@ -1,4 +1,4 @@
-"""Methods that are a backbone, a projector and a symmetric loss of two embeddings, and nothing else."""
+"""Methods that are a backbone, a projector and a loss of two embeddings, and nothing else."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class PairwiseMethod(Method):
     """Views through one network; the loss compares pairs of them.
 
     A subclass sets `backbone`, `projector` and `loss`, which maps two (batch, width) embeddings to a
-    `LossOutput` and does not care which comes first.
+    `LossOutput`.
     """
 
     projector: nn.Module

@@ -1,4 +1,9 @@
-"""SwAV as a method: backbone, projector, prototypes and swapped codes (arXiv 2006.09882)."""
+"""SwAV as a method: backbone, projector, prototypes and swapped codes (arXiv 2006.09882).
+
+The authors' code brings the prototypes back to unit length before every step, outside the gradient.
+Here they are normalised within the loss and their length is free: the loss is the same, its gradient
+has no part along a prototype, and the size of a step depends on the length too.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def projector(
         widths: inputs, hidden widths and outputs.
         hidden_norm: whether a BatchNorm follows every hidden Linear.
         last: what the last layer is: a Linear without bias or norm (as VICReg, Barlow Twins and
-            IMSVD have it: their losses normalise a bias away), one with bias, or one followed by a
+            IMSVD have it; the first two losses would not notice a bias), one with bias, or one followed by a
             BatchNorm with or without scale and shift.
     """
     layers: list[nn.Module] = []

@@ -39,6 +39,6 @@ def barlow_twins(base: Config, scale: Scale) -> Config:
             training = base.training.model_copy(update={"batch_size": 256})
         case "small":
             method = BarlowTwinsSettings(projector=(1024, 1024))
-            optimizer = base.optimizer.model_copy(update={"lr": 2e-3})
+            optimizer = base.optimizer.model_copy(update={"lr": 2e-3, "scale_lr": False})
             training = base.training
     return base.model_copy(update={"method": method, "optimizer": optimizer, "training": training})

@@ -27,7 +27,7 @@ def corinfomax(base: Config, scale: Scale) -> Config:
             method = CorInfoMaxSettings(
                 projector=(1024, 64), invariance_weight=250.0, forgetting=0.1
             )
-            optimizer = base.optimizer.model_copy(update={"lr": 2e-3})
+            optimizer = base.optimizer.model_copy(update={"lr": 2e-3, "scale_lr": False})
             training = base.training
     return base.model_copy(update={"method": method, "optimizer": optimizer, "training": training})
 

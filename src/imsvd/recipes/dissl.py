@@ -26,6 +26,6 @@ def dissl(base: Config, scale: Scale) -> Config:
             training = base.training.model_copy(update={"batch_size": 256})
         case "small":
             method = DISSLSettings(teacher=(512, 256), classes=512)
-            optimizer = base.optimizer.model_copy(update={"lr": 2e-3})
+            optimizer = base.optimizer.model_copy(update={"lr": 2e-3, "scale_lr": False})
             training = base.training
     return base.model_copy(update={"method": method, "optimizer": optimizer, "training": training})

@@ -2,6 +2,7 @@
 
 from imsvd.config import Config, OptimizerSettings
 from imsvd.methods.la import LASettings
+from imsvd.recipes.phases import in_proportion
 from imsvd.recipes.scale import Scale
 
 
@@ -42,7 +43,7 @@ def la(base: Config, scale: Scale) -> Config:
                 clusters=(250,) * 4,
                 num_background=512,
                 kmeans_iterations=10,
-                warmup_epochs=10,
+                warmup_epochs=in_proportion(10, 38, base.training.epochs),
                 warmup_form="softmax",
             )
             optimizer = base.optimizer.model_copy(update={"lr": 2e-3, "scale_lr": False})

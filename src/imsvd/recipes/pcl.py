@@ -2,6 +2,7 @@
 
 from imsvd.config import Config, OptimizerSettings
 from imsvd.methods.pcl import PCLSettings
+from imsvd.recipes.phases import in_proportion
 from imsvd.recipes.scale import Scale
 
 
@@ -45,7 +46,7 @@ def pcl(base: Config, scale: Scale) -> Config:
                 queue_length=4096,
                 clusters=(250, 500, 1000),
                 kmeans_iterations=10,
-                warmup_epochs=8,
+                warmup_epochs=in_proportion(8, 38, base.training.epochs),
                 symmetric=True,
             )
             optimizer = base.optimizer.model_copy(update={"lr": 2e-3, "scale_lr": False})

@@ -15,6 +15,13 @@ def phases_in_proportion(config: Config, epochs: int) -> list[str]:
     if name is None:
         return []
     published: int = getattr(config.method, name)
-    # A phase does not vanish, however short the training.
-    shorter = max(min(1, published), round(published * epochs / config.training.epochs))
-    return [f"method.{name}={shorter}"]
+    return [f"method.{name}={in_proportion(published, config.training.epochs, epochs)}"]
+
+
+def in_proportion(phase: int, whole: int, epochs: int) -> int:
+    """Return the length in a training of `epochs` of a phase that is `phase` of `whole` epochs.
+
+    Neither the phase nor what follows it vanishes, however short the training (but for one epoch,
+    which has no room for both).
+    """
+    return max(min(1, phase), min(round(phase * epochs / whole), epochs - 1))

@@ -2,6 +2,7 @@
 
 from imsvd.config import Config, OptimizerSettings
 from imsvd.methods.swav import SwAVSettings
+from imsvd.recipes.phases import in_proportion
 from imsvd.recipes.scale import Scale
 
 
@@ -39,7 +40,7 @@ def swav(base: Config, scale: Scale) -> Config:
                 prototypes=256,
                 freeze_steps=78,
                 queue_length=1024,
-                queue_start_epoch=4,
+                queue_start_epoch=in_proportion(4, 38, base.training.epochs),
             )
             optimizer = base.optimizer.model_copy(update={"lr": 2e-3, "scale_lr": False})
             training = base.training

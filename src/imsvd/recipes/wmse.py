@@ -24,7 +24,7 @@ def wmse(base: Config, scale: Scale) -> Config:
             training = base.training.model_copy(update={"batch_size": 256})
         case "small":
             method = WMSESettings(projector=(1024, 32), whitening_size=64, iterations=1)
-            optimizer = base.optimizer.model_copy(update={"lr": 2e-3})
+            optimizer = base.optimizer.model_copy(update={"lr": 2e-3, "scale_lr": False})
             training = base.training
     return base.model_copy(update={"method": method, "optimizer": optimizer, "training": training})
 

@@ -90,6 +90,7 @@ class Trainer:
         seed_random_state(config.seed)
         method = build_method(config.method, build_backbone(config.backbone), len(source))
         check_view_sizes(method, config)
+        check_precision(method, config, fabric.device)
         self.method = prepare(method, fabric)
         if fabric.device.type == "cpu":
             use_processor_well(self.method)
@@ -255,6 +256,15 @@ def check_view_sizes(method: Method, config: Config) -> None:
                 f"({str(error).splitlines()[0].rstrip('.')}); change views or backbone.options."
             ) from error
     method.backbone.train()
+
+
+def check_precision(method: Method, config: Config, device: torch.device) -> None:
+    """Refuse a method that computes in float64 on Apple's GPUs, which have none."""
+    if device.type == "mps" and any(buffer.dtype == torch.float64 for buffer in method.buffers()):
+        raise InputError(
+            f"{config.method.name} computes in float64, which this GPU cannot; "
+            "add --set compute.accelerator=cpu."
+        )
 
 
 def prepare(method: Method, fabric: Fabric) -> Method:

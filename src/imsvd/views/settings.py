@@ -91,7 +91,12 @@ class ViewsSettings(Settings):
         le=30,
         description="Small views beside the large ones (multi-crop), for methods that use them.",
     )
-    local_size: int = Field(default=96, ge=8, description="Side of the local views, in pixels.")
+    local_size: int | None = Field(
+        default=None,
+        ge=8,
+        description="Side of the local views, in pixels; by default 96 where the first view has 224, "
+        "and in that proportion.",
+    )
     local_crop_scale: Range = Field(
         default=(0.05, 0.14), description="Share of the image's area that a local view shows."
     )
@@ -106,9 +111,13 @@ class ViewsSettings(Settings):
     def every(self) -> tuple[ViewSettings, ...]:
         """The views in the order in which a method gets them: local ones last."""
         local = self.views[0].model_copy(
-            update={"size": self.local_size, "crop_scale": self.local_crop_scale}
+            update={"size": self._local_size, "crop_scale": self.local_crop_scale}
         )
         return self.views + (local,) * self.local_views
+
+    @property
+    def _local_size(self) -> int:
+        return self.local_size or max(8, round(self.views[0].size * 96 / 224))
 
     @property
     def whole_image_size(self) -> int:
