@@ -5,6 +5,9 @@ import torch
 from torch import Tensor
 
 from imsvd import distributed
+from imsvd.datasets.shapes import ShapesSource
+from imsvd.errors import InputError
+from imsvd.training.loop import require_same_start
 from tests import gloo
 
 
@@ -93,3 +96,42 @@ def failing() -> None:
 def test_a_failing_rank_is_reported() -> None:
     with pytest.raises(Exception, match="on purpose"):
         gloo.run(2, failing)
+
+
+def fail_on_the_last_rank() -> list[str]:
+    """What each rank hears of a failure of the last one, and of one of the first."""
+
+    def act() -> int:
+        if distributed.rank() == distributed.world_size() - 1:
+            raise OSError("the disk of the last one is gone")
+        return distributed.rank()
+
+    heard = []
+    for attempt in (lambda: distributed.together(act), lambda: distributed.on_first_rank(act)):
+        try:
+            heard.append(f"got {attempt()}")
+        except (OSError, InputError) as error:
+            heard.append(f"{type(error).__name__}: {error}")
+    return heard
+
+
+def test_a_failure_of_one_rank_is_that_of_all() -> None:
+    first, last = gloo.run(2, fail_on_the_last_rank)
+    sentence = "the disk of the last one is gone"
+    assert first == [f"InputError: {sentence}", "got None"]
+    assert last == [f"OSError: {sentence}", "got None"]
+    assert fail_on_the_last_rank() == [f"OSError: {sentence}"] * 2
+
+
+def start(step: int) -> str:
+    try:
+        require_same_start(step * distributed.rank(), ShapesSource(count=4))
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def test_ranks_must_begin_at_the_same_step() -> None:
+    assert gloo.run(2, start, 0) == ["", ""]
+    for sentence in gloo.run(2, start, 1):
+        assert "do not see the same checkpoint" in sentence

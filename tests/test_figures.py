@@ -50,3 +50,12 @@ def test_methods_are_drawn_with_a_band_for_their_seeds(tmp_path: Path) -> None:
     assert (tmp_path / "a.png").read_bytes() != (tmp_path / "b.png").read_bytes()
     many = {f"method {number}": runs for number in range(20)}
     assert_picture(draw_comparison(many, tmp_path / "c.png"), 1500)
+
+
+def test_a_method_that_changes_its_loss_on_the_way_is_drawn(tmp_path: Path) -> None:
+    bounds = {"ideal": {"contrast": 0.0, "total": 0.0}}
+    records = [
+        {"epoch": 1, "loss": 2.0, "terms": {"instance": 2.0}, "health": {}, "bounds": bounds},
+        {"epoch": 2, "loss": 1.0, "terms": {"aggregation": 1.0}, "health": {}, "bounds": bounds},
+    ]
+    assert_picture(draw_training(records, tmp_path / "a.png"), 800)

@@ -50,6 +50,9 @@ def add(
     data: str = "/data/imagenet",
     details: dict[str, Any] = IMAGENET,
 ) -> None:
+    """A result of the encoder as the run has it now."""
+    if (run / "metrics.jsonl").exists():
+        details = {"epoch": json.loads((run / "metrics.jsonl").read_text())["epoch"], **details}
     append_result(run, protocol, metrics or {"linear_top1": 69.0}, data=data, details=details)
 
 
@@ -60,8 +63,9 @@ def only(run: Path) -> ResultRow:
 
 def test_the_papers_number_stands_beside_ours(tmp_path: Path) -> None:
     add(run := make_run(tmp_path / "a"))
-    expected = (str(run), "imsvd", "resnet50", "trained", 100)
-    assert only(run) == (*expected, "linear", "/data/imagenet", "linear_top1", 69.0, 69.4)
+    trained = (str(run), "imsvd", "resnet50", "trained", 100)
+    expected = ResultRow(*trained, "linear", "/data/imagenet", "linear_top1", 69.0, 69.4)
+    assert only(run) == expected
 
 
 @pytest.mark.parametrize(
@@ -89,6 +93,35 @@ def test_an_unfinished_run_has_no_number(tmp_path: Path) -> None:
     add(run := make_run(tmp_path / "a", "training.epochs=200", epochs=100))
     assert only(run).epochs == 100
     assert only(run).paper is None
+
+
+def test_an_evaluation_on_the_way_is_not_one_of_the_finished_run(tmp_path: Path) -> None:
+    add(run := make_run(tmp_path / "a", epochs=50), metrics={"linear_top1": 55.0})
+    make_run(run)  # training goes on to its end
+    assert (only(run).epochs, only(run).value, only(run).paper) == (50, 55.0, None)
+    add(run)
+    assert [(row.epochs, row.value, row.paper) for row in collect([run])] == [
+        (50, 55.0, None),
+        (100, 69.0, 69.4),
+    ]
+    # Nor is one of which nobody knows when it was.
+    append_result(run, "linear", {"linear_top1": 69.0}, data="/data/imagenet", details=IMAGENET)
+    assert collect([run])[-1][4:10:5] == (None, None)
+
+
+def test_a_trial_does_not_take_the_place_of_the_real_result(tmp_path: Path) -> None:
+    add(run := make_run(tmp_path / "a"))
+    trial = {**IMAGENET, "settings": {**LINEAR, "epochs": 1}}
+    add(run, metrics={"linear_top1": 12.0}, details=trial)
+    real, tried = collect([run])
+    assert (real.value, real.paper, real.settings) == (69.0, 69.4, "epochs=100")
+    assert (tried.value, tried.paper, tried.settings) == (12.0, None, "epochs=1")
+    # Each k of kNN has a number of its own, whichever were asked for together.
+    add(run, "knn", {"knn_20": 66.0, "knn_200": 64.0}, details=IMAGENET_KNN)
+    fewer = {**IMAGENET_KNN, "settings": {**KNN, "neighbours": [5, 20]}}
+    add(run, "knn", {"knn_5": 60.0, "knn_20": 66.1}, details=fewer)
+    found = {row.metric: row.value for row in collect([run]) if row.protocol == "knn"}
+    assert found == {"knn_20": 66.1, "knn_200": 64.0, "knn_5": 60.0}
 
 
 @pytest.mark.parametrize(
@@ -174,7 +207,9 @@ def test_any_other_setting_of_the_protocol_has_no_number(
     if key == "frozen":
         changed["settings"]["backbone_lr"] = 0.01
     add(run, protocol, {metric: 50.0}, details=changed)
-    assert only(run).paper is None
+    published, other = collect([run])
+    assert (published.paper, other.paper) == (paper, None)
+    assert f"{key}=" in other.settings
 
 
 def test_every_setting_is_either_compared_or_free() -> None:
@@ -253,7 +288,7 @@ def test_formats_hold_the_same_table(tmp_path: Path) -> None:
     assert rows[0]["value"] == "69.123456"
     lines = results_table(runs, "markdown").splitlines()
     assert len(lines) == 4
-    assert lines[2].endswith("| linear_top1 | 69.12 | 69.40 |")
+    assert lines[2].endswith("| linear_top1 | 69.12 | 69.40 |  |")
     assert "b\\|c" in lines[3]
     text = results_table(runs, "text").splitlines()
     assert text[1].split()[-2:] == ["69.12", "69.40"]

@@ -70,7 +70,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     try:
         identity = _identity(path)
         content = path.read_bytes()
-        expected = _hash_path(path).read_text().strip()
+        expected = _hash_path(path).read_text(errors="replace").strip()
     except OSError as error:
         raise InputError(f"checkpoint {path} cannot be read: {error.strerror}.") from error
     _known_hashes[identity] = hashlib.sha256(content).hexdigest()

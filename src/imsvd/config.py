@@ -37,6 +37,9 @@ class DataSettings(Settings):
     )
 
 
+MomentDecay = Annotated[float, Field(ge=0, lt=1)]
+
+
 class OptimizerSettings(Settings):
     """How the weights move: optimiser, warm-up and cosine decay to a floor."""
 
@@ -46,7 +49,9 @@ class OptimizerSettings(Settings):
     )
     scale_lr: bool = Field(True, description="whether lr is multiplied by batch/256")
     momentum: float = Field(0.9, ge=0, lt=1, description="momentum of LARS and SGD")
-    betas: tuple[float, float] = Field((0.9, 0.999), description="moment decay rates of AdamW")
+    betas: tuple[MomentDecay, MomentDecay] = Field(
+        (0.9, 0.999), description="moment decay rates of AdamW"
+    )
     weight_decay: float = Field(1e-6, ge=0)
     decay_all: bool = Field(
         False, description="decay biases and norms too (the released CIFAR script does)"
@@ -113,7 +118,7 @@ class ComputeSettings(Settings):
 class Config(Settings):
     """Everything that defines a run; `config.yaml` in the run folder is one of these."""
 
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**64)
     data: DataSettings = DataSettings()
     backbone: BackboneSettings = BackboneSettings()
     method: SerializeAsAny[MethodSettings] = IMSVDSettings()
@@ -238,8 +243,9 @@ def from_yaml(text: str, origin: str) -> Config:
 
 
 def setting_keys() -> list[str]:
-    """Return every key that `--set` accepts, dotted."""
-    return sorted(_keys(Config, ""))
+    """Return every key that `--set` accepts, dotted; those of all methods."""
+    methods = (key for kind, _ in METHODS.values() for key in _keys(kind, "method."))
+    return sorted({*_keys(Config, ""), *methods})
 
 
 def describe_validation_error(error: ValidationError) -> str:

@@ -10,15 +10,18 @@ Ranks hold equally many samples, and stacked tensors are ordered by rank. `Reduc
 used (gloo lacks a dependable one): sums are divided here.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from imsvd.errors import InputError
+
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
 def is_distributed() -> bool:
@@ -154,6 +157,30 @@ def any_rank(flag: bool, device: torch.device | str = "cpu") -> bool:
     if not is_distributed():
         return flag
     return bool(all_reduce_sum(torch.tensor(int(flag), device=device)).item())
+
+
+def together(action: Callable[[], Result]) -> Result:
+    """Act on every rank; what fails on one is raised by all, so that none waits for one that gave up.
+
+    The action must not communicate.
+    """
+    result: Result | None = None
+    problem: Exception | None = None
+    try:
+        result = action()
+    except Exception as error:  # whatever it is, the other ranks must hear of it
+        problem = error
+    sentences = gather_lists([] if problem is None else [str(problem)])
+    if problem is not None:
+        raise problem
+    if sentences:
+        raise InputError(sentences[0])
+    return cast(Result, result)
+
+
+def on_first_rank(action: Callable[[], object]) -> None:
+    """Act on rank 0 alone; its failure is that of all ranks."""
+    together(action if rank() == 0 else lambda: None)
 
 
 def gather_lists(items: Sequence[Item]) -> list[Item]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import Field, ValidationError, field_validator
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
@@ -71,11 +73,13 @@ class Encoder(nn.Module):
 
     Attributes:
         untrained: whether its weights are those that training begins with.
+        epoch: after which epoch of its training it was saved, if known.
     """
 
     mean: Tensor
     std: Tensor
     untrained: bool = False
+    epoch: int | None = None
 
     def __init__(self, description: EncoderDescription, backbone: Backbone | None = None) -> None:
         super().__init__()
@@ -138,14 +142,14 @@ def describe_encoder(config: Config) -> EncoderDescription:
     )
 
 
-def save_encoder(run: RunFolder, config: Config, state: dict[str, Tensor]) -> None:
-    """Write the weights that a method's `state` has for an encoder, and their description."""
+def save_encoder(run: RunFolder, config: Config, state: dict[str, Tensor], epoch: int) -> None:
+    """Write the weights that a method's `state` has for an encoder after `epoch`, and their description."""
     described = describe_encoder(config)
     prefixes = ("backbone.", "projector.") if described.projector else ("backbone.",)
     tensors = {
         name: value.cpu().contiguous() for name, value in state.items() if name.startswith(prefixes)
     }
-    write_atomically(run.encoder_weights, save(tensors))
+    write_atomically(run.encoder_weights, save(tensors, {"epoch": str(epoch)}))
     description: dict[str, Any] = described.model_dump(mode="json")
     write_atomically(run.encoder_description, (json.dumps(description, indent=2) + "\n").encode())
 
@@ -177,19 +181,32 @@ def untrained_encoder(config: Config) -> Encoder:
     return encoder
 
 
-def encoder_details(encoder: Encoder) -> dict[str, str]:
-    """Return what a result must say of its encoder, beside the folder that it is kept in."""
-    return {"encoder": "untrained"} if encoder.untrained else {}
+def encoder_details(encoder: Encoder) -> dict[str, str | int]:
+    """Return what a result must say of its encoder, beside the folder that it is kept in.
+
+    The folder does not tell the epoch: training may go on after the evaluation.
+    """
+    if encoder.untrained:
+        return {"encoder": "untrained"}
+    return {} if encoder.epoch is None else {"epoch": encoder.epoch}
 
 
 def results_folder(spec: str | Path) -> Path:
     """Return where results of an encoder belong: its run, or a folder of the working directory.
 
-    What no run trained gets `results/NAME`, which is created.
+    What no run trained gets `results/NAME`, which is created. A folder that cannot be written to is
+    refused here, before hours of work have nowhere to go.
     """
     folder = results_path(spec)
-    if isinstance(spec, str) and parse_spec(spec) is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        if isinstance(spec, str) and parse_spec(spec) is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise InputError(
+            f"results cannot be written to {folder} ({error.strerror}); make it writable, or copy the run."
+        ) from error
     return folder
 
 
@@ -245,4 +262,11 @@ def load(run: str | Path) -> Encoder:
             f"{folder.encoder_weights} does not fit {folder.encoder_description}; "
             "take both from the same run."
         ) from error
+    encoder.epoch = _saved_epoch(folder)
     return encoder.eval()
+
+
+def _saved_epoch(folder: RunFolder) -> int | None:
+    with safe_open(folder.encoder_weights, "pt") as file:
+        epoch = (file.metadata() or {}).get("epoch", "")
+    return int(epoch) if epoch.isdecimal() else None

@@ -6,6 +6,7 @@ as "timm:resnet50"; results are appended to results.jsonl and returned.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 from rich.console import Console
 
 from imsvd.config import ComputeSettings, Config, override_group, parse_settings
-from imsvd.datasets import ImageSource, Subset, open_source
+from imsvd.datasets import ImageSource, Subset, open_source, small_image_size
 from imsvd.datasets.voc import open_voc
 from imsvd.detection import open_coco, resolve_settings, run_coco
 from imsvd.detection.settings import automatic_scale, protocol_name
@@ -25,6 +26,7 @@ from imsvd.distributed import (
     gather_lists,
     own_slice,
     rank,
+    together,
     world_size,
 )
 from imsvd.encoder import Encoder, encoder_details, open_encoder, results_folder
@@ -43,7 +45,7 @@ from imsvd.evaluation.svm import SVMSettings
 from imsvd.evaluation.voc07 import run_voc07
 from imsvd.progress import progress_bar
 from imsvd.settings import Settings
-from imsvd.training.hardware import launch
+from imsvd.training.hardware import launch, require_single_process, worker_count
 
 BATCH_SIZE = 256
 """Images encoded at a time."""
@@ -91,11 +93,12 @@ def evaluate_knn(
         {"neighbours": tuple(neighbours), "temperature": temperature, "distance": distance},
     )
     computing = override_group(_Computing(), settings, owner="kNN", example="compute.devices=2")
-    encoder = open_encoder(run)
+    encoder, folder = open_encoder(run), results_folder(run)
     fabric = launch(Config(compute=computing.compute))
     if console is None or not fabric.is_global_zero:
         console = Console(quiet=True)
-    split = shares_of_features(encoder, data, fabric.device, console)
+    workers = worker_count(Config(compute=computing.compute), fabric)
+    split = shares_of_features(encoder, data, fabric.device, console, workers)
     with progress_bar(console) as bar:
         task = bar.add_task("neighbours", total=len(split.train.features))
         metrics = knn_of_shares(
@@ -103,7 +106,7 @@ def evaluate_knn(
         )
     details = _details_of_shares(split, wanted, fabric.device) | encoder_details(encoder)
     if fabric.is_global_zero:
-        append_result(results_folder(run), "knn", metrics, data=str(data), details=details)
+        append_result(folder, "knn", metrics, data=str(data), details=details)
     barrier()
     return metrics
 
@@ -115,13 +118,14 @@ def evaluate_linear_probe(
 
     `run` may also be a backbone such as "timm:resnet50", see `open_encoder`.
     """
-    encoder = open_encoder(run)
+    require_single_process("the linear probe")
+    encoder, folder = open_encoder(run), results_folder(run)
     split = split_features(encoder, data, console or Console(quiet=True))
     metrics = linear_probe(
         split.train.features, _labels(split.train), split.test.features, _labels(split.test)
     )
     details = _details(split, {}) | encoder_details(encoder)
-    append_result(results_folder(run), "linear-probe", metrics, data=str(data), details=details)
+    append_result(folder, "linear-probe", metrics, data=str(data), details=details)
     return metrics
 
 
@@ -140,13 +144,14 @@ def evaluate_voc07(
         jobs: processes; by default one for every processor.
         console: where to show progress.
     """
+    require_single_process("voc07")
     opened = open_voc(data)
-    encoder = open_encoder(run)
+    encoder, folder = open_encoder(run), results_folder(run)
     metrics, details = run_voc07(
         encoder, opened, console or Console(quiet=True), SVMSettings(jobs=jobs)
     )
     details |= encoder_details(encoder)
-    append_result(results_folder(run), "voc07", metrics, data=str(data), details=details)
+    append_result(folder, "voc07", metrics, data=str(data), details=details)
     return metrics
 
 
@@ -173,7 +178,7 @@ def evaluate_coco(
     """
     chosen = resolve_settings(scale or automatic_scale(), iterations, settings)
     opened = open_coco(data)
-    folder, encoder = results_folder(run), open_encoder(run)
+    encoder, folder = open_encoder(run), results_folder(run)
     metrics, details = run_coco(
         encoder, opened, folder / "coco", chosen, console or Console(quiet=True)
     )
@@ -196,24 +201,21 @@ def split_features(encoder: Encoder, data: str | Path, console: Console) -> Spli
 
 
 def shares_of_features(
-    encoder: Encoder, data: str | Path, device: torch.device, console: Console
+    encoder: Encoder, data: str | Path, device: torch.device, console: Console, workers: int = 0
 ) -> Split:
     """Extract the features of this rank's share of both splits of `data`; every rank must call this.
 
     Shares are runs of whole batches: each batch is computed as it would be by a single process.
+    `workers` processes read images that are not small; 0 reads them in this one.
     """
     encoder = encoder.to(device)
     extracted = []
     for name in ("train", "test"):
-        share = _own_batches(_labelled_source(data, name))
-        problems = []
-        try:
-            part = _extract(encoder, share, name, device, console) if len(share) else None
-        except InputError as error:
-            problems, part = [str(error)], None
-        # Refused by all ranks together, so that none waits for one that has given up.
-        if problems := gather_lists(problems):
-            raise InputError(problems[0])
+        source = _labelled_source(data, name)
+        share = _own_batches(source)
+        readers = 0 if small_image_size(source) is not None else workers
+        extract = functools.partial(_extract, encoder, share, name, device, console, readers)
+        part = together(extract if len(share) else lambda: None)
         empty = torch.empty(0, encoder.num_features)
         extracted.append(part or Features(empty, share.labels, share.attributes))
         _say_skipped(_over_ranks(len(extracted[-1].skipped)), name, console)
@@ -245,7 +247,12 @@ def _say_skipped(count: int, name: str, console: Console) -> None:
 
 
 def _extract(
-    encoder: Encoder, source: ImageSource, name: str, device: torch.device, console: Console
+    encoder: Encoder,
+    source: ImageSource,
+    name: str,
+    device: torch.device,
+    console: Console,
+    workers: int = 0,
 ) -> Features:
     description = encoder.description
     with progress_bar(console) as bar:
@@ -258,6 +265,7 @@ def _extract(
             std=description.std,
             device=device,
             batch_size=BATCH_SIZE,
+            workers=workers,
             progress=lambda done, _: bar.update(task, completed=done),
         )
 

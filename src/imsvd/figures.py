@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
@@ -164,10 +165,12 @@ def _draw_curve(
 
 
 def _terms(records: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    terms = {"loss": [record["loss"] for record in records]}
-    for name in records[0]["terms"]:
-        terms[name] = [record["terms"][name] for record in records]
-    return terms
+    """Every term over the epochs; a method that changes its loss on the way has not all at all times."""
+    names = dict.fromkeys(name for record in records for name in record["terms"])
+    return {
+        "loss": [record["loss"] for record in records],
+        **{name: [record["terms"].get(name, math.nan) for record in records] for name in names},
+    }
 
 
 def _draw_terms(
@@ -177,7 +180,12 @@ def _draw_terms(
     bounds = records[0].get("bounds", {})
     for axis, (name, values) in zip(axes, terms.items(), strict=True):
         _draw_bounds(
-            axis, {bound: row["total" if name == "loss" else name] for bound, row in bounds.items()}
+            axis,
+            {
+                bound: row["total" if name == "loss" else name]
+                for bound, row in bounds.items()
+                if name == "loss" or name in row
+            },
         )
         axis.plot(
             epochs, values, color=CURVE, marker="o" if len(epochs) < 30 else None, markersize=3

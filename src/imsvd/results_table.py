@@ -68,10 +68,23 @@ class ResultRow(NamedTuple):
     metric: str
     value: float
     paper: float | None
+    settings: str = ""
+    """What tells it from other evaluations by the same protocol on the same data, if there are any."""
+
+
+class _Evaluated(NamedTuple):
+    """What a newer number must share with an older one to take its place."""
+
+    protocol: str
+    data: str
+    untrained: bool
+    epoch: int | None
+    settings: str
+    """As JSON, without those that cannot change a result."""
 
 
 def collect(runs: Sequence[str | Path]) -> list[ResultRow]:
-    """Return the latest result of every protocol and dataset, run by run."""
+    """Return the latest result of every protocol, dataset, epoch and choice of settings, run by run."""
     rows = [row for run in runs for row in _rows(Path(run))]
     if not rows:
         raise InputError(
@@ -86,28 +99,50 @@ def _rows(run: Path) -> list[ResultRow]:
     if not run.is_dir():
         raise InputError(f"there is no run folder {run}.")
     latest = {
-        (record["protocol"], record["data"], is_of_untrained(record)): record
+        (_evaluated(record), metric): (record, float(value))
         for record in read_results(run)
+        for metric, value in record["metrics"].items()
     }
     config = folder.config() if folder.exists() else None
-    metrics = folder.metrics()
-    epochs = int(metrics[-1]["epoch"]) if metrics else None
+    kinds = list(dict.fromkeys(kind for kind, _ in latest))
     return [
         ResultRow(
             str(run),
             config.method.name if config else "",
             config.backbone.name if config else "",
-            ("untrained" if untrained else "trained") if config else "",
-            0 if untrained else epochs,
-            protocol,
-            data,
+            ("untrained" if kind.untrained else "trained") if config else "",
+            kind.epoch,
+            kind.protocol,
+            kind.data,
             metric,
-            float(value),
-            None if untrained else _paper_number(config, epochs, record, metric),
+            value,
+            None if kind.untrained else _paper_number(config, kind.epoch, record, metric),
+            _differences(kind, kinds),
         )
-        for (protocol, data, untrained), record in latest.items()
-        for metric, value in record["metrics"].items()
+        for (kind, metric), (record, value) in latest.items()
     ]
+
+
+def _evaluated(record: Mapping[str, Any]) -> _Evaluated:
+    details = record.get("details", {})
+    settings = details.get("settings") or {}
+    telling = {name: settings[name] for name in sorted(settings) if name not in FREE_SETTINGS}
+    if "labels" in details:
+        telling["labels"] = details["labels"]
+    untrained = is_of_untrained(record)
+    epoch = 0 if untrained else details.get("epoch")
+    return _Evaluated(record["protocol"], record["data"], untrained, epoch, json.dumps(telling))
+
+
+def _differences(kind: _Evaluated, kinds: Sequence[_Evaluated]) -> str:
+    """Name the settings in which evaluations that are otherwise alike differ."""
+    own: dict[str, Any] = json.loads(kind.settings)
+    others = [json.loads(one.settings) for one in kinds if one[:4] == kind[:4]]
+    return ", ".join(
+        f"{name}={json.dumps(value)}"
+        for name, value in own.items()
+        if any(other.get(name) != value for other in others)
+    )
 
 
 def is_of_untrained(record: Mapping[str, Any]) -> bool:
@@ -144,12 +179,17 @@ def _measured_as_in_the_paper(record: dict[str, Any]) -> bool:
     return (
         details.get("test_images", 0) == TEST_IMAGES.get(protocol)
         and (protocol not in ("linear", "knn") or _is_imagenet(record["data"]))
-        and (protocol not in PAPER_SETTINGS or _as_in_the_paper(protocol, details))
+        and (protocol not in PAPER_SETTINGS or as_in_the_paper(protocol, details))
     )
 
 
-def _as_in_the_paper(protocol: str, details: dict[str, Any]) -> bool:
-    """Whether the recorded settings are the paper's, but for those that cannot change a result."""
+def as_in_the_paper(protocol: str, details: dict[str, Any]) -> bool:
+    """Whether the recorded settings are the paper's, but for those that cannot change a result.
+
+    Of protocols that are not in the paper, none are.
+    """
+    if protocol not in PAPER_SETTINGS:
+        return False
     paper = PAPER_SETTINGS[protocol]
     try:
         measured = type(paper).model_validate(details.get("settings"))

@@ -106,6 +106,15 @@ def test_a_dangling_link_is_listed_and_unreadable(tmp_path: Path) -> None:
         source.read(1)
 
 
+def test_a_link_to_itself_is_listed_and_unreadable(tmp_path: Path) -> None:
+    put(tmp_path, "a.png")
+    (tmp_path / "loop.png").symlink_to(tmp_path / "loop.png")
+    source = ImageFolderSource(tmp_path)
+    assert identities(source) == ["a.png", "loop.png"]
+    with pytest.raises(UnreadableImage):
+        source.read(1)
+
+
 def test_a_pipe_is_not_an_image(tmp_path: Path) -> None:
     os.mkfifo(put(tmp_path, "a.png") / "pipe.png")
     (tmp_path / "link.png").symlink_to(tmp_path / "pipe.png")

@@ -125,3 +125,26 @@ def test_damaged_exif_does_not_spoil_a_good_picture() -> None:
     data = jpeg(noisy(), exif=b"Exif\0\0II*\0\xff\xff\xff\x7f")
     with contextlib.suppress(NotPlainError):  # the general decoder is then asked
         assert np.array_equal(decode_rows(read_header(data), ALL_ROWS), general(data))
+
+
+def test_a_file_may_be_cut_anywhere() -> None:
+    whole = jpeg(smooth(24, 32))
+    for length in range(len(whole)):
+        try:
+            decode_rows(read_header(whole[:length]), 24)
+        except NotPlainError:
+            continue
+
+
+@pytest.mark.parametrize("channels", [0, 2, 255])
+def test_impossible_headers_are_left_to_the_general_decoder(channels: int) -> None:
+    data = bytearray(jpeg(smooth(24, 32)))
+    frame = read_header(bytes(data)).frame
+    data[frame + 9] = channels
+    with pytest.raises(NotPlainError):
+        read_header(bytes(data))
+    data[frame + 9] = 3
+    for channel in range(3):
+        data[frame + 11 + 3 * channel] = 0x10  # no rows of blocks
+    with pytest.raises(NotPlainError):
+        read_header(bytes(data))

@@ -81,6 +81,7 @@ def test_a_batch_leaves_some_steps_and_never_exceeds_the_published(count: int) -
         (["epochs=0"], "epochs=0 cannot be used"),
         (["frozen=false"], "backbone_lr=0 trains no backbone"),
         (["milestones=[8, 6]"], r"milestones=\[8, 6\] must be rising"),
+        (["epochs=5", "milestones=[6]"], r"milestones=\[6\] lie beyond epochs=5; .* --epochs"),
         (["crop_scale=[0.5, 1.5]"], "rising shares of at most 1"),
         (["batch_size=97"], "batch_size=97 is larger than the 96 training images; set it to 96"),
     ],

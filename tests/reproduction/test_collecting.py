@@ -9,11 +9,13 @@ from PIL import Image
 from rich.console import Console
 
 from imsvd.evaluation import append_result
+from imsvd.evaluation.linear import LINEAR_RECIPES
 from imsvd.grid.runner import run_folder
 from imsvd.reproduction.collecting import collect, gather_full, training_costs
 from imsvd.reproduction.experiments import EXPERIMENTS, Experiment, Run, Setup
 from imsvd.reproduction.page import write_page
 from imsvd.reproduction.results import Found
+from imsvd.results_table import PAPER_SETTINGS
 from imsvd.runs import RunFolder
 from tests.training.tiny import CommandLine
 
@@ -27,15 +29,26 @@ def leave_run(store: Path, run: Run, *, epochs: int | None = None) -> Path:
     folder = RunFolder(run_folder(store, run.job))
     folder.begin(run.job.config)
     records: list[dict[str, Any]] = [
-        {"epoch": epoch, "seconds": 360.0, "peak_memory": 10**9 * (5 + epoch % 2)}
+        {"epoch": epoch, "total_seconds": 360.0 * epoch, "peak_memory": 10**9 * (5 + epoch % 2)}
         for epoch in range(1, (epochs or run.job.epochs) + 1)
     ]
     folder.rewrite_metrics(records)
     return folder.path
 
 
-def record(folder: Path, protocol: str, data: str = SETUP.data, **metrics: float) -> None:
-    append_result(folder, protocol, metrics, data=data, details={})
+def record(
+    folder: Path,
+    protocol: str,
+    data: str = SETUP.data,
+    details: dict[str, Any] | None = None,
+    **metrics: float,
+) -> None:
+    """A result as the published settings give it of the run as it is now."""
+    records = RunFolder(folder).metrics()
+    known: dict[str, Any] = {"epoch": records[-1]["epoch"]} if records else {}
+    if protocol in PAPER_SETTINGS:
+        known["settings"] = PAPER_SETTINGS[protocol].model_dump(mode="json")
+    append_result(folder, protocol, metrics, data=data, details=known | (details or {}))
 
 
 def found(experiment: Experiment, store: Path, row: str, column: str) -> Found:
@@ -54,9 +67,10 @@ def test_the_latest_result_on_the_right_images_counts(tmp_path: Path) -> None:
     record(folder, "linear", linear_top1=60.0)
     record(folder, "linear", linear_top1=70.5, linear_top5=89.9)
     record(folder, "linear", data="/data/other", linear_top1=99.0)
-    append_result(
-        folder, "linear", {"linear_top1": 1.0}, data=SETUP.data, details={"encoder": "untrained"}
-    )
+    record(folder, "linear", details={"encoder": "untrained"}, linear_top1=1.0)
+    record(folder, "linear", details={"epoch": 50}, linear_top1=2.0)
+    trial = LINEAR_RECIPES["imagenet"].model_copy(update={"epochs": 1}).model_dump(mode="json")
+    record(folder, "linear", details={"settings": trial}, linear_top1=3.0)
     assert found(UNITS, tmp_path, "top-1", "80").values == (70.5,)
     assert found(UNITS, tmp_path, "top-5", "80").values == (89.9,)
     assert found(UNITS, tmp_path, "top-1", "64").values == (None,)
@@ -76,7 +90,7 @@ def test_time_and_memory_are_what_training_recorded(tmp_path: Path) -> None:
     assert found(COST, tmp_path, "IMSVD", "hours").values == (10.0,)
     assert found(COST, tmp_path, "IMSVD", "memory").values == (6.0,)
     assert training_costs([]) == {}
-    assert training_costs([{"seconds": 36.0}]) == {"hours_per_100_epochs": 1.0}
+    assert training_costs([{"total_seconds": 36.0}]) == {"hours_per_100_epochs": 1.0}
 
 
 def test_a_published_backbone_is_read_from_its_own_folder(

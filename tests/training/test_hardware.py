@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from imsvd.config import Config, override
-from imsvd.training.hardware import worker_count
+from imsvd.errors import InputError
+from imsvd.training.hardware import launch, require_single_process, worker_count
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,65 @@ def test_workers_leave_the_cores_to_those_who_need_them(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores), raising=False)
     fabric: Any = SimpleNamespace(device=torch.device(device), world_size=ranks)
     assert worker_count(Config(), fabric, cheap=cheap) == expected
+
+
+def test_a_rank_that_slurm_binds_to_its_cores_may_use_them_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "8")
+    fabric: Any = SimpleNamespace(device=torch.device("cuda"), world_size=8)
+    assert worker_count(Config(), fabric) == 8
+
+
+TORCHRUN = {
+    "TORCHELASTIC_RUN_ID": "x",
+    "WORLD_SIZE": "2",
+    "RANK": "1",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+}
+SRUN = {
+    "SLURM_NTASKS": "8",
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "3",
+    "SLURM_NODEID": "0",
+    "SLURM_JOB_ID": "1",
+    "SLURM_JOB_NAME": "x",
+    "SLURM_STEP_NUM_TASKS": "8",
+    "SLURM_NTASKS_PER_NODE": "8",
+}
+
+
+@pytest.mark.parametrize("environment", [TORCHRUN, SRUN], ids=["torchrun", "srun"])
+def test_nobody_trains_alone_beside_others(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    config = override(Config(), ["compute.accelerator=cpu"])
+    number = environment.get("WORLD_SIZE") or environment["SLURM_STEP_NUM_TASKS"]
+    with pytest.raises(InputError, match=f"launcher started {number} processes, .* is 1; set both"):
+        launch(config)
+    with pytest.raises(InputError, match=f"voc07 is the work of one process, .* started {number}"):
+        require_single_process("voc07")
+
+
+def test_a_launcher_that_disagrees_with_the_devices_gets_a_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in (SRUN | {"SLURM_NTASKS_PER_NODE": "1", "SLURM_NTASKS": "1"}).items():
+        monkeypatch.setenv(name, value)
+    config = override(Config(), ["compute.accelerator=cpu", "compute.devices=8"])
+    with pytest.raises(InputError, match=r"compute\.devices=8"):
+        launch(config)
+
+
+def test_one_process_needs_no_launcher() -> None:
+    assert launch(override(Config(), ["compute.accelerator=cpu"])).world_size == 1
+    require_single_process("voc07")
 
 
 def test_a_number_that_is_asked_for_is_taken() -> None:

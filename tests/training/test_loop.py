@@ -21,8 +21,9 @@ from imsvd.networks import build_backbone
 from imsvd.recipes import recipe
 from imsvd.runs import RunFolder
 from imsvd.training import loop, train
-from imsvd.training.batches import Batch
+from imsvd.training.batches import Batch, EpochOrder
 from imsvd.training.costs import median_epoch_seconds
+from imsvd.training.hardware import launch
 from imsvd.training.online import OnlineKNN
 from tests.contracts.test_methods import SMALL
 from tests.test_api import write_images
@@ -232,7 +233,35 @@ def test_two_processes_train_one_run_with_one_log(tmp_path: Path) -> None:
     assert saved_step(run) == 8
     # One process goes on where two have stopped: where it runs is no part of what it is.
     shutil.copytree(run, tmp_path / "copy")
+    for file in (tmp_path / "copy" / "checkpoints").glob("step-000000008.*"):
+        file.unlink()
+    assert saved_step(tmp_path / "copy") == 7
     train(tiny.config(), RunFolder(tmp_path / "copy"), QUIET)
+    assert saved_step(tmp_path / "copy") == 8
+    assert [record["epoch"] for record in RunFolder(tmp_path / "copy").metrics()] == [1, 2]
+
+
+def test_a_run_without_scaled_gradients_goes_on_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Scaling:
+        """A precision that, as fp16's, has a state and takes no empty one."""
+
+        def state_dict(self) -> dict[str, float]:
+            return {"scale": 1.0}
+
+        def load_state_dict(self, state: dict[str, float]) -> None:
+            assert state["scale"] == 1.0
+
+    run, source = RunFolder(tmp_path / "run"), open_source("shapes:128")
+    train(tiny.config(), run, QUIET)
+    order = EpochOrder(len(source), 32, 0)
+    trainer = loop.Trainer(tiny.config(), run, launch(tiny.config()), source, order)
+    plain = trainer.fabric.strategy.precision
+    monkeypatch.setattr(type(trainer.fabric.strategy), "precision", Scaling())
+    assert not plain.state_dict()
+    assert trainer.resume() == []
+    assert trainer.step == 8
 
 
 def test_a_backbone_that_cannot_take_the_views_is_refused_before_training(tmp_path: Path) -> None:

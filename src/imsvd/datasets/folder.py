@@ -156,13 +156,23 @@ class _Walk:
         for entry in entries:
             if is_hidden(entry.name):
                 continue
-            if entry.is_dir():
+            if _is_folder(entry):
                 self._enter(entry.path, f"{prefix}{entry.name}/")
             elif is_image_name(entry.name) and _is_file_or_dangling(entry):
                 self.names.append(prefix + entry.name)
 
 
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself, or into a folder of somebody else
+        return False
+
+
 def _is_file_or_dangling(entry: os.DirEntry[str]) -> bool:
     # A dangling link is listed, so that it is reported as a bad image rather than lost in
     # silence. Pipes and devices are not: opening one could wait for ever.
-    return entry.is_file() or (entry.is_symlink() and not Path(entry.path).exists())
+    try:
+        return entry.is_file() or (entry.is_symlink() and not Path(entry.path).exists())
+    except OSError:  # as above; when it is read, it is a bad image too
+        return True

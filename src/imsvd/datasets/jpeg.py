@@ -92,17 +92,23 @@ def _segments(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _plain(data: bytes, frame: int, orientation: int, scan: int) -> PlainJpeg:
+    if len(data) <= frame + 9 or data[frame + 9] not in (1, 3):
+        raise NotPlainError
     precision, channels = data[frame + 4], data[frame + 9]
+    if len(data) <= max(scan + 4, frame + 8 + 3 * channels):
+        raise NotPlainError  # cut short within the headers
     height = int.from_bytes(data[frame + 5 : frame + 7], "big")
     width = int.from_bytes(data[frame + 7 : frame + 9], "big")
     factors = [data[frame + 11 + 3 * channel] for channel in range(channels)]
-    if precision != 8 or channels not in (1, 3) or not 0 < height * width <= MAX_PIXELS:
+    if precision != 8 or not 0 < height * width <= MAX_PIXELS:
         raise NotPlainError
     # A file cut short has no end marker after its scan, and is then decoded to where it breaks off.
     one_pass = (
         data[frame + 1] != _PROGRESSIVE and data[scan + 4] == channels and data.rfind(_END) > scan
     )
     sampling = max(factor & 15 for factor in factors)
+    if not sampling:
+        raise NotPlainError
     return PlainJpeg(data, height, width, frame, sampling, one_pass, orientation)
 
 

@@ -4,11 +4,12 @@ They are kept in the folder the environment variable IMSVD_DATA names, else in ~
 """
 
 import contextlib
+import fcntl
 import os
 import pickle
 import sys
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -70,6 +71,14 @@ def _open_stl10(name: str, split: Split, part: str) -> ImageSource:
     return ArraySource(f"{name}/{split}", images, labels, tuple(dataset.classes))
 
 
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes from downloading to the same files; they then find them there."""
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def _fetch(class_name: str, title: str, archive: str, **options: object) -> Any:
     """The torchvision dataset, downloaded if it is not there yet."""
     # Here rather than at the top: it takes a second, and most data are folders.
@@ -79,7 +88,7 @@ def _fetch(class_name: str, title: str, archive: str, **options: object) -> Any:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # torchvision prints its progress, and standard output may be read by a program.
-        with contextlib.redirect_stdout(sys.stderr):
+        with _alone_in(folder), contextlib.redirect_stdout(sys.stderr):
             return getattr(datasets, class_name)(root=str(folder), download=True, **options)
     except (OSError, RuntimeError, EOFError, tarfile.TarError, pickle.UnpicklingError) as error:
         raise InputError(

@@ -1,6 +1,7 @@
 """From what the user calls the data to a source of images."""
 
 import difflib
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -125,6 +126,8 @@ def _open_files(files: list[Path], split: Split) -> ImageSource:
 
 
 def _open_folder(root: Path, split: Split) -> ImageSource:
+    if not os.access(root, os.R_OK | os.X_OK):
+        raise InputError(f"the folder {root} cannot be read (no permission)")
     if is_saved_dataset(root):
         return open_saved_dataset(root, split)
     if is_shard_folder(root):

@@ -62,6 +62,16 @@ class Quarantine:
         """How many distinct pictures are known to be bad."""
         return len(self._bad)
 
+    @property
+    def listed(self) -> list[BadImage]:
+        """Those pictures."""
+        return list(self._bad.values())
+
+    def adopt(self, bad: Iterable[BadImage]) -> None:
+        """Take over what another process has listed; raise `InputError` when there are too many."""
+        self._bad.update({item.index: item for item in bad})
+        self._enforce_limit()
+
     def report(self, bad: Iterable[BadImage]) -> None:
         """List those not yet listed; raise `InputError` when there are too many in all."""
         new = {item.index: item for item in bad if item.index not in self._bad}

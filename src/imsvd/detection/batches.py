@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from imsvd.datasets.workers import load_batches
 from imsvd.detection.coco import CocoSplit, Target
-from imsvd.training.workers import load_batches
 
 Sample = tuple[Tensor, Target]
 Batch = list[Sample]

@@ -25,7 +25,7 @@ from imsvd.config import Config
 from imsvd.detection.batches import Batch, TrainingStream, to_device, training_batches
 from imsvd.detection.model import MaskRCNN, batch_norms
 from imsvd.detection.settings import DetectionSettings
-from imsvd.distributed import any_rank, mean_over_ranks
+from imsvd.distributed import any_rank, mean_over_ranks, on_first_rank
 from imsvd.errors import InputError, Interrupted
 from imsvd.progress import progress_bar
 from imsvd.training.hardware import worker_count
@@ -160,15 +160,16 @@ class DetectorTrainer:
     def save(self) -> None:
         """Write a checkpoint; one process writes for all."""
         self._refuse_divergence()
-        if self.fabric.is_global_zero:
-            state = {
-                "step": self.step,
-                "weights": dict(self.model.state_dict()),
-                "optimizer": self.optimizer.state_dict(),
-                "precision": self.fabric.strategy.precision.state_dict(),
-            }
-            save_checkpoint(self.folder, self.step, state)
-        self.fabric.barrier()
+        on_first_rank(self._write)
+
+    def _write(self) -> None:
+        state = {
+            "step": self.step,
+            "weights": dict(self.model.state_dict()),
+            "optimizer": self.optimizer.state_dict(),
+            "precision": self.fabric.strategy.precision.state_dict(),
+        }
+        save_checkpoint(self.folder, self.step, state)
 
     def resume(self) -> list[str]:
         """Load the newest good checkpoint, if any; return what was wrong with newer ones."""
@@ -180,7 +181,8 @@ class DetectorTrainer:
         self.step = state["step"]
         self.model.load_state_dict(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.fabric.strategy.precision.load_state_dict(state["precision"])
+        if state["precision"]:  # empty where gradients were not scaled
+            self.fabric.strategy.precision.load_state_dict(state["precision"])
         return complaints
 
     def _seed(self, step: int | None = None) -> None:

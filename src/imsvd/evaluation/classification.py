@@ -61,6 +61,11 @@ class ClassificationSettings(Settings):
             raise ValueError("backbone_lr=0 trains no backbone; set it above 0, or frozen=true")
         if any(one >= other for one, other in pairwise((0, *self.milestones))):
             raise ValueError(f"milestones={list(self.milestones)} must be rising epochs from 1 on")
+        if self.milestones and self.milestones[-1] > self.epochs:
+            raise ValueError(
+                f"milestones={list(self.milestones)} lie beyond epochs={self.epochs}; shorten both with "
+                "--epochs, or set milestones too"
+            )
         if self.crop_scale[0] > self.crop_scale[1] or self.crop_scale[1] > 1:
             raise ValueError(
                 f"crop_scale={list(self.crop_scale)} must be two rising shares of at most 1"

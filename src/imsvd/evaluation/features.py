@@ -7,12 +7,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as transforms
 
 from imsvd.datasets.quarantine import BadImage
 from imsvd.datasets.source import ImageSource, UnreadableImage
+from imsvd.datasets.workers import load_batches
 from imsvd.errors import InputError
 
 LONGEST_STRIP = 16
@@ -205,14 +206,13 @@ def _batches(
             indices = list(range(start, start + len(chunk)))
             yield _Batch(_stack_crops(chunk, size), indices, [])
         return
-    # A loader draws a seed for its workers; from the global generator that draw would make a
-    # training run depend on whether it was evaluated in between.
-    yield from DataLoader(
-        _StreamedBatches(source, size, batch_size),
-        batch_size=None,
-        num_workers=workers,
-        generator=torch.Generator(),
-    )
+    streamed = _StreamedBatches(source, size, batch_size)
+    yield from load_batches(streamed, [[number] for number in range(len(streamed))], _only, workers)
+
+
+def _only(batches: list[_Batch]) -> _Batch:
+    (batch,) = batches
+    return batch
 
 
 def _stack_crops(images: Tensor | list[Tensor], size: int) -> Tensor:

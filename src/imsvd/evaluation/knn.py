@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from imsvd.distributed import all_gather_rows, gather_lists
+from imsvd.distributed import all_gather_rows, gather_lists, world_size
 from imsvd.errors import InputError
 from imsvd.evaluation.best_neighbours import Neighbours
 from imsvd.evaluation.features import Features
@@ -120,7 +120,9 @@ def knn_of_shares(
     num_train = len(next(iter(answers.values())))
     settings = usable_neighbours(settings, num_train)
     queries = all_gather_rows(test.features.to(device))
-    lengths = all_gather_rows(_lengths(train.features, settings).to(device))
+    lengths = _lengths(train.features, settings)
+    if world_size() > 1:  # one process keeps float64 off its device: not every one has it
+        lengths = all_gather_rows(lengths.to(device))
     found = nearest_in_shares(
         train.features,
         queries,

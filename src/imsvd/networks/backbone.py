@@ -47,7 +47,7 @@ def build_backbone(settings: BackboneSettings) -> nn.Module:
         backbone: nn.Module = timm.create_model(
             settings.name, pretrained=False, num_classes=0, **options
         )
-    except (TypeError, ValueError, AssertionError) as error:
+    except (TypeError, ValueError, AssertionError, KeyError, AttributeError, RuntimeError) as error:
         raise InputError(
             f"backbone.options {settings.options} do not fit {settings.name!r}: {error}"
         ) from error

@@ -23,7 +23,7 @@ from imsvd.reproduction.report import current_facts, write_result
 from imsvd.reproduction.results import Found, Result, sources
 from imsvd.reproduction.showing import draw, drawn_figures, show
 from imsvd.reproduction.variants import Setup
-from imsvd.results_table import is_of_untrained
+from imsvd.results_table import PAPER_SETTINGS, as_in_the_paper, is_of_untrained
 from imsvd.runs import RunFolder
 from imsvd.training.costs import largest_peak, median_epoch_seconds
 
@@ -87,7 +87,7 @@ def _value(cell: Cell, folder: Path, experiment: Experiment, setup: Setup) -> fl
     images = cell.runs[0].job.config.data.source if cell.runs else setup.data
     data = tested_on(protocol, images, setup)
     for record in reversed(read_results(folder)):
-        if _is_wanted(record, protocol, data) and metric in record["metrics"]:
+        if _is_wanted(record, protocol, data, cell) and metric in record["metrics"]:
             return float(record["metrics"][metric])
     return None
 
@@ -111,5 +111,14 @@ def _is_over(folder: Path) -> bool:
     return bool(records) and records[-1]["epoch"] >= run.config().training.epochs
 
 
-def _is_wanted(record: Mapping[str, Any], protocol: str, data: str) -> bool:
-    return record["protocol"] == protocol and record["data"] == data and not is_of_untrained(record)
+def _is_wanted(record: Mapping[str, Any], protocol: str, data: str, cell: Cell) -> bool:
+    """Whether it is of the finished encoder, on those images and with the paper's settings."""
+    details = record.get("details", {})
+    finished = cell.runs[0].job.config.training.epochs if cell.runs else None
+    return (
+        record["protocol"] == protocol
+        and record["data"] == data
+        and not is_of_untrained(record)
+        and details.get("epoch") == finished
+        and (protocol not in PAPER_SETTINGS or as_in_the_paper(protocol, details))
+    )

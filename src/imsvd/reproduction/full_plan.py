@@ -12,8 +12,8 @@ from imsvd.grid.runner import run_folder
 from imsvd.reproduction.experiment import Cell, Experiment
 from imsvd.reproduction.variants import Run, Setup
 
-SINGLE_PROCESS = ("knn", "voc07", "explain")
-"""Protocols that one process carries out; the others train, on as many as there are."""
+SINGLE_PROCESS = ("voc07", "explain")
+"""Protocols that one process carries out; the others take as many as there are."""
 
 
 class Evaluation(NamedTuple):
@@ -112,13 +112,19 @@ def tested_on(protocol: str, images: str, setup: Setup) -> str:
     return own.get(protocol, images)
 
 
+def figure_split(parts: Sequence[str]) -> str:
+    """Return the images that figures are made of: the paper's joint matrix is of those trained on."""
+    return "train" if "joint" in parts else "test"
+
+
 def _words(
     protocol: str, encoder: str, images: str, setup: Setup, parts: Sequence[str]
 ) -> list[str]:
     """Return a command line without its first word; nothing for what needs no command."""
     data = tested_on(protocol, images, setup)
     if protocol == "explain":
-        return ["explain", encoder, data, "--split", "test", "--only", ",".join(parts)]
+        split = figure_split(parts)
+        return ["explain", encoder, data, "--split", split, "--only", ",".join(parts)]
     options = {
         "linear": ["--recipe", "imagenet"],
         "knn": ["--k", "20", "--k", "200"],

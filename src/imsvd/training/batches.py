@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.utils.data import Dataset, Sampler
 
 from imsvd.datasets import BadImage, ImageSource
+from imsvd.datasets.workers import load_batches
 from imsvd.errors import InputError
 from imsvd.training.samples import Sample, make_samples, stack_views
-from imsvd.training.workers import load_batches
 from imsvd.views import (
     ViewsSettings,
     keyed_uniforms,

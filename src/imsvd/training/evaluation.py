@@ -21,6 +21,8 @@ class Evaluation(NamedTuple):
     encoder: Encoder
     splits: LabelledSplits
     settings: ClassificationSettings
+    labels: str = ""
+    """Whose labels are trained on, where it is not all of them."""
 
     def folder(self, run: Path) -> Path:
         """Where it is kept below `run`: another for everything that would change the result."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.utilities.exceptions import MisconfigurationException
 
 from imsvd.config import Config
 from imsvd.errors import InputError
@@ -22,8 +23,8 @@ def launch(config: Config) -> Fabric:
     ):
         accelerator = "cpu"
     devices: int | str = compute.devices
-    if devices == "auto" and accelerator == "cpu":
-        devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    if devices == "auto" and (accelerator == "cpu" or "LOCAL_WORLD_SIZE" in os.environ):
+        devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # torchrun's processes
     options: dict[str, Any] = {}
     if devices not in (1, "auto") or compute.nodes > 1:
         options["strategy"] = "ddp"
@@ -37,13 +38,42 @@ def launch(config: Config) -> Fabric:
                 precision=_precision(compute.precision, accelerator),
                 **options,
             )
-        except (ValueError, RuntimeError) as error:
+            fabric.launch()
+        except (ValueError, RuntimeError, MisconfigurationException) as error:
             raise InputError(
-                f"this machine cannot run compute.accelerator={accelerator}, "
-                f"compute.devices={devices}, compute.precision={compute.precision}: {error}"
+                f"this machine and launcher cannot run compute.accelerator={accelerator}, "
+                f"compute.devices={devices}, compute.nodes={compute.nodes}, "
+                f"compute.precision={compute.precision}: {error}"
             ) from error
-    fabric.launch()
+    _require_all_processes(fabric)
     return fabric
+
+
+def _require_all_processes(fabric: Fabric) -> None:
+    """Refuse to train alone beside others that a launcher has started for the same run."""
+    started = _started_processes()
+    if started not in (None, fabric.world_size):
+        raise InputError(
+            f"the launcher started {started} processes, but compute.nodes × compute.devices is "
+            f"{fabric.world_size}; set both to what the launcher was told."
+        )
+
+
+def require_single_process(name: str) -> None:
+    """Refuse to do the same work several times over, where a launcher has started several processes."""
+    started = _started_processes() or 1
+    if started > 1:
+        raise InputError(
+            f"{name} is the work of one process, and the launcher started {started}; "
+            "start it without torchrun or srun."
+        )
+
+
+def _started_processes() -> int | None:
+    """How many processes torchrun or srun has started, if one of them started this."""
+    torchrun = "TORCHELASTIC_RUN_ID" in os.environ
+    number = os.environ.get("WORLD_SIZE" if torchrun else "SLURM_STEP_NUM_TASKS", "")
+    return int(number) if number.isdecimal() else None
 
 
 # On two cores of an EPYC, 224-pixel views of ImageNet's photographs: some 250 pictures a second and
@@ -68,6 +98,9 @@ def worker_count(config: Config, fabric: Fabric, *, cheap: bool = False) -> int:
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
     per_rank = cores // max(1, fabric.world_size // config.compute.nodes)
+    # Where SLURM binds tasks to cores, those seen here are this rank's alone.
+    own = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    per_rank = max(per_rank, min(cores, int(own) if own.isdecimal() else 0))
     if fabric.device.type == "cpu":
         # The training itself needs the cores, and it is slower than any worker: half of them at
         # most, and so much fewer as the views are cheaper.

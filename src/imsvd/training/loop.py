@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightning_fabric import Fabric
 from rich.console import Console
@@ -21,7 +23,7 @@ from imsvd.checkpoints import (
 )
 from imsvd.config import Config
 from imsvd.datasets import BadImage, ImageSource, Quarantine, open_source
-from imsvd.distributed import any_rank, gather_lists
+from imsvd.distributed import any_rank, gather_lists, on_first_rank, rank, together
 from imsvd.encoder import save_encoder
 from imsvd.errors import InputError, Interrupted
 from imsvd.methods import Method, MethodOutput, build_method
@@ -57,16 +59,15 @@ def train(config: Config, run: RunFolder, console: Console) -> None:
         len(source), config.training.batch_size, config.seed, fabric.global_rank, fabric.world_size
     )
     trainer = Trainer(config, run, fabric, source, order)
-    for complaint in trainer.resume():
+    for complaint in together(trainer.resume):
         console.print(f"[yellow]{escape(complaint)}[/yellow] Using the checkpoint before it.")
+    require_same_start(trainer.step, source)
     if fabric.is_global_zero:
         run.remove_leftovers()
     if trainer.step >= trainer.last_step:
         console.print(f"{run.path} is already trained: {counted(config.training.epochs, 'epoch')}.")
         return
-    quarantine = Quarantine(
-        source, config.data.bad_image_limit, run.bad_images if fabric.is_global_zero else None
-    )
+    quarantine = shared_quarantine(source, config.data.bad_image_limit, run.bad_images)
     batches = build_batches(config, source, quarantine, order, fabric, console)
     with TrainingDisplay(console, config.training.epochs, config.training.batch_size) as display:
         trainer.fit(batches, quarantine, display)
@@ -124,6 +125,8 @@ class Trainer:
                 due = time.monotonic() - saved_at > 60 * self.config.compute.checkpoint_minutes
                 # Ranks have clocks and signals of their own, but must save and stop together.
                 if any_rank(due or bool(stop.signal_number), self.fabric.device):
+                    quarantine.report(gather_lists(bad))
+                    bad = []
                     self.save()
                     saved_at = time.monotonic()
                     if any_rank(bool(stop.signal_number), self.fabric.device):
@@ -137,6 +140,7 @@ class Trainer:
     def _train_step(self, batch: Batch) -> MethodOutput:
         lr = learning_rate(self.config, self.step, self.steps_per_epoch)
         set_learning_rate(self.optimizer, lr, self.config.peak_lr)
+        self._seed_ranks_apart()
         output: MethodOutput = self.model(batch.views, batch.samples)
         self.optimizer.zero_grad()
         self.fabric.backward(output.loss)
@@ -146,6 +150,12 @@ class Trainer:
         with torch.no_grad():
             self.metrics.update(output, self.method.statistics(output.embedding))
         return output
+
+    def _seed_ranks_apart(self) -> None:
+        """Let ranks draw different dropout, from the step alone, for a checkpoint has one rank's state."""
+        if self.fabric.world_size > 1:
+            key = (self.config.seed, self.step, self.fabric.global_rank)
+            seed_random_state(int(np.random.SeedSequence(key).generate_state(1)[0]))
 
     @property
     def epoch(self) -> int:
@@ -178,25 +188,30 @@ class Trainer:
             "total_seconds": self.seconds,
             "peak_memory": peak_memory(),
         }
-        if self.online is not None and self.online.due(self.epoch) and self.fabric.is_global_zero:
-            record["knn"] = self.online(self.method.backbone)
-        record["bounds"] = bounds
         self.metrics = EpochMetrics()
-        if log is not None:
-            log.write(record)
-        display.end_epoch(record, bounds)
+        on_first_rank(lambda: self._check_and_log(record | {"bounds": bounds}, log, display))
         self._began = time.monotonic()  # checks are no training time
         self.save()
+
+    def _check_and_log(
+        self, record: dict[str, Any], log: MetricsLog | None, display: TrainingDisplay
+    ) -> None:
+        if self.online is not None and self.online.due(self.epoch):
+            record["knn"] = self.online(self.method.backbone)
+        if log is not None:
+            log.write(record)
+        display.end_epoch(record, record["bounds"])
 
     def save(self) -> None:
         """Write a checkpoint and, after a whole epoch, the encoder; one process writes for all."""
         self._refuse_divergence()
-        if self.fabric.is_global_zero:
-            # The checkpoint comes last: a run that it shows to be finished has its encoder.
-            if self.step % self.steps_per_epoch == 0:
-                save_encoder(self.run, self.config, self._weights())
-            save_checkpoint(self.run.checkpoints, self.step, self._state())
-        self.fabric.barrier()
+        on_first_rank(self._write)
+
+    def _write(self) -> None:
+        # The checkpoint comes last: a run that it shows to be finished has its encoder.
+        if self.step % self.steps_per_epoch == 0:
+            save_encoder(self.run, self.config, self._weights(), self.epoch)
+        save_checkpoint(self.run.checkpoints, self.step, self._state())
 
     def resume(self) -> list[str]:
         """Load the newest good checkpoint, if any; return what was wrong with newer ones."""
@@ -216,13 +231,14 @@ class Trainer:
         self.method.load_state_dict(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.metrics.load_state_dict(state["metrics"])
-        self.fabric.strategy.precision.load_state_dict(state["precision"])
+        if state["precision"]:  # empty where gradients were not scaled
+            self.fabric.strategy.precision.load_state_dict(state["precision"])
         restore_random_state(state["random"])
         return complaints
 
     def _refuse_divergence(self) -> None:
         """Raise rather than save weights that are no longer numbers."""
-        if not self.metrics.finite():
+        if any_rank(not self.metrics.finite(), self.fabric.device):
             raise InputError(
                 f"the loss is no longer finite at step {self.step:,}; the run is kept as it was saved before "
                 "— lower optimizer.lr or lengthen optimizer.warmup_epochs, in a new --out."
@@ -242,6 +258,23 @@ class Trainer:
 
     def _weights(self) -> dict[str, Tensor]:
         return dict(self.method.state_dict())
+
+
+def shared_quarantine(source: ImageSource, limit: float, path: Path) -> Quarantine:
+    """The bad images that `path` lists, known to all ranks; the first one writes."""
+    first = rank() == 0
+    quarantine = together(lambda: Quarantine(source, limit, path if first else None))
+    quarantine.adopt(gather_lists(quarantine.listed))
+    return quarantine
+
+
+def require_same_start(step: int, source: ImageSource) -> None:
+    """Refuse to begin where ranks would go on from different checkpoints or with other images."""
+    if len(set(gather_lists([(step, source.fingerprint())]))) > 1:
+        raise InputError(
+            "the processes do not see the same checkpoint and images; put --out and the data on a disk "
+            "that all machines share."
+        )
 
 
 def check_view_sizes(method: Method, config: Config) -> None:

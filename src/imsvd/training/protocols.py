@@ -95,7 +95,8 @@ def evaluate_semi(
     listed = None if names is None else Path(names).expanduser()
     part = semi_splits(splits, fraction, names=listed, seed=seed)
     chosen = adapted(published, part.train, epochs, settings)
-    return _evaluate(run, f"semi-{100 * fraction:g}", data, part, chosen, console)
+    chosen_by = "drawn" if listed is None else f"list {listed.name}"
+    return _evaluate(run, f"semi-{100 * fraction:g}", data, part, chosen, console, chosen_by)
 
 
 def evaluate_places205(
@@ -127,8 +128,9 @@ def _evaluate(
     splits: LabelledSplits,
     settings: ClassificationSettings,
     console: Console | None,
+    labels: str = "",
 ) -> dict[str, float]:
-    evaluation = Evaluation(protocol, open_encoder(run), splits, settings)
+    evaluation = Evaluation(protocol, open_encoder(run), splits, settings, labels)
     return evaluate_by_training(
         evaluation, results_folder(run), str(data), console or Console(quiet=True)
     )

@@ -29,8 +29,15 @@ from imsvd.checkpoints import (
     seed_random_state,
     write_atomically,
 )
-from imsvd.datasets import BadImage, Quarantine
-from imsvd.distributed import any_rank, barrier, gather_lists, mean_over_ranks
+from imsvd.datasets import BadImage
+from imsvd.distributed import (
+    any_rank,
+    barrier,
+    gather_lists,
+    mean_over_ranks,
+    on_first_rank,
+    together,
+)
 from imsvd.encoder import encoder_details
 from imsvd.errors import InputError, Interrupted
 from imsvd.evaluation import append_result, chance, read_results
@@ -42,6 +49,7 @@ from imsvd.training.hardware import launch
 from imsvd.training.held_out import HeldOutImages
 from imsvd.training.interruption import StopRequest
 from imsvd.training.loading import build_batches
+from imsvd.training.loop import require_same_start, shared_quarantine
 
 IGNORED = -100
 """The label that `cross_entropy` passes over: of an image that another one replaces."""
@@ -70,8 +78,9 @@ def evaluate_by_training(
     if fabric.world_size > 1 and fabric.device.type == "cpu" and not settings.frozen:
         console.print("[yellow]BatchNorm is not synchronised between CPU processes.[/yellow]")
     training = ClassifierTraining(evaluation, folder, fabric)
-    for complaint in training.resume():
+    for complaint in together(training.resume):
         console.print(f"[yellow]{escape(complaint)}[/yellow] Using the checkpoint before it.")
+    require_same_start(training.step, splits.train)
     if training.step < training.last_step:
         training.prepare(console)
         training.fit(console)
@@ -86,6 +95,8 @@ def evaluate_by_training(
             "evaluation": folder.name,
             "settings": settings.model_dump(mode="json", exclude={"compute"}),
         }
+        if evaluation.labels:
+            details["labels"] = evaluation.labels
         append_result(run, evaluation.protocol, metrics, data=data, details=details)
     barrier()
     return metrics
@@ -126,10 +137,8 @@ class ClassifierTraining:
             self.folder.mkdir(parents=True, exist_ok=True)
             for folder in (self.folder, self.folder / "checkpoints"):
                 remove_leftovers(folder)
-        self.quarantine = Quarantine(
-            train,
-            evaluation.settings.bad_image_limit,
-            self.folder / "bad_images.jsonl" if fabric.is_global_zero else None,
+        self.quarantine = shared_quarantine(
+            train, evaluation.settings.bad_image_limit, self.folder / "bad_images.jsonl"
         )
         self.batches: Batches = build_batches(
             config, train, self.quarantine, self.order, fabric, console
@@ -160,6 +169,8 @@ class ClassifierTraining:
                 due = time.monotonic() - saved_at > 60 * minutes
                 # Ranks have clocks and signals of their own, but must save and stop together.
                 if epoch_ends or any_rank(due or bool(stop.signal_number), self.fabric.device):
+                    self.quarantine.report(gather_lists(bad))
+                    bad = []
                     self.save()
                     saved_at = time.monotonic()
                     if any_rank(bool(stop.signal_number), self.fabric.device):
@@ -234,20 +245,21 @@ class ClassifierTraining:
 
     def save(self) -> None:
         """Write a checkpoint and the epochs so far; one process writes for all."""
-        if self.fabric.is_global_zero:
-            lines = "".join(json.dumps(record) + "\n" for record in self.history)
-            write_atomically(self.folder / "metrics.jsonl", lines.encode())
-            state = {
-                "step": self.step,
-                "history": self.history,
-                "weights": dict(self.network.trained.state_dict()),
-                "optimizer": self.optimizer.state_dict(),
-                "loss": self.loss,
-                "precision": self.fabric.strategy.precision.state_dict(),
-                "random": random_state(),
-            }
-            save_checkpoint(self.folder / "checkpoints", self.step, state)
-        self.fabric.barrier()
+        on_first_rank(self._write)
+
+    def _write(self) -> None:
+        lines = "".join(json.dumps(record) + "\n" for record in self.history)
+        write_atomically(self.folder / "metrics.jsonl", lines.encode())
+        state = {
+            "step": self.step,
+            "history": self.history,
+            "weights": dict(self.network.trained.state_dict()),
+            "optimizer": self.optimizer.state_dict(),
+            "loss": self.loss,
+            "precision": self.fabric.strategy.precision.state_dict(),
+            "random": random_state(),
+        }
+        save_checkpoint(self.folder / "checkpoints", self.step, state)
 
     def resume(self) -> list[str]:
         """Load the newest good checkpoint, if any; return what was wrong with newer ones."""
@@ -262,7 +274,8 @@ class ClassifierTraining:
         self.network.trained.load_state_dict(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.loss = state["loss"].to(self.fabric.device)
-        self.fabric.strategy.precision.load_state_dict(state["precision"])
+        if state["precision"]:  # empty where gradients were not scaled
+            self.fabric.strategy.precision.load_state_dict(state["precision"])
         restore_random_state(state["random"])
         return complaints
 

@@ -4,8 +4,8 @@ import signal
 import pytest
 from torch.utils.data import Dataset
 
+from imsvd.datasets.workers import load_batches
 from imsvd.errors import InputError
-from imsvd.training.workers import load_batches
 
 
 class Signals(Dataset[tuple[int, bool, bool]]):
