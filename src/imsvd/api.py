@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from imsvd import codes
 from imsvd.codes import Written
 from imsvd.config import Config, override
 from imsvd.datasets import ImageSource, open_source, small_image_size
-from imsvd.datasets.opening import DATASET_NAMES
+from imsvd.datasets.opening import absolute
 from imsvd.encoder import Encoder, load, open_encoder
 from imsvd.export import export_encoder
 from imsvd.progress import progress_bar
@@ -63,7 +62,7 @@ def configure(
         else automatic_config(open_source(data, "train"), method)
     )
     values = chosen.model_dump(mode="json")
-    values["data"]["source"] = _absolute(data)
+    values["data"]["source"] = absolute(data)
     return override(Config.model_validate(values), settings)
 
 
@@ -127,11 +126,3 @@ def write_codes(
     if written.skipped:
         console.print(f"[yellow]{written.skipped} unreadable images were left out.[/yellow]")
     return written
-
-
-def _absolute(data: str | Path) -> str:
-    """Return a folder's full path, so that a run can be resumed from anywhere; names stay as they are."""
-    path = Path(data).expanduser()
-    # A name wins over a folder so called, as it does where the data are opened.
-    named = isinstance(data, str) and re.split("[:@]", data)[0] in DATASET_NAMES
-    return str(path.resolve()) if path.exists() and not named else str(data)

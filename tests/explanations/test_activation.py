@@ -115,3 +115,16 @@ def test_an_unknown_target_is_refused() -> None:
     made = one_layer("resnet18", channels=[8] * 4, layers=[1] * 4)
     with pytest.raises(InputError, match="choose one of"):
         grad_cam(made, torch.zeros(1, 3, 64, 64).double(), torch.tensor([0]), "q")  # type: ignore[arg-type]
+
+
+def test_maps_of_the_surest_units_are_as_exact_as_others() -> None:
+    made = one_layer("resnet18", channels=[8] * 4, layers=[1] * 4)
+    linear = next(made.projector.children())
+    images = torch.randn(4, 3, 64, 64, dtype=torch.float64)
+    places = torch.tensor([0, 3, 5, 11])
+    with torch.no_grad():
+        logits = made.projector(made.backbone(images))
+        linear.get_parameter("weight").mul_(40 / logits.std())
+    exact = grad_cam(made, images, places)
+    found = grad_cam(made.float(), images.float(), places)
+    np.testing.assert_allclose(found, exact, rtol=0, atol=1e-3)

@@ -77,3 +77,10 @@ def test_dead_and_overused_units_are_counted() -> None:
     record = discreteness(made, units)
     assert (record["dead_units"], record["overused_units"]) == (1, 1)
     assert (record["share_above_0.9"], record["share_above_0.99"]) == (0.75, 0.25)
+
+
+@pytest.mark.parametrize(("count", "size"), [(512, 32), (1000, 80)])
+def test_few_images_do_not_push_the_bound_below_the_truth(count: int, size: int) -> None:
+    codes = np.random.default_rng(1).integers(size, size=(count, 12))
+    entropy = code_entropy(codes, (size,) * 12)
+    assert entropy.capacity * 0.97 <= entropy.upper <= entropy.capacity

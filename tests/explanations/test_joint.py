@@ -111,6 +111,38 @@ def test_the_floor_is_what_independent_codes_show() -> None:
         assert row.measured == pytest.approx(row.floor, rel=0.25)
 
 
+def soft_codes(count: int, variables: int, size: int, sharpness: float) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(count, variables, size, generator=generator, dtype=torch.float64)
+    return (sharpness * logits).softmax(-1)
+
+
+@pytest.mark.parametrize(("count", "size", "sharpness"), [(300, 32, 3.0), (500, 8, 1.0)])
+def test_the_floor_of_soft_codes_is_what_they_show_and_hides_no_copies(
+    count: int, size: int, sharpness: float
+) -> None:
+    q = soft_codes(count, 6, size, sharpness)
+    joint = add_up(q.flatten(1), q.flatten(1), (size,) * 6, 100, 16)
+    rows = theorem_properties(joint, mutual_information(joint), deviations(joint))
+    for row in rows[2:]:
+        assert row.verdict == "holds"
+        assert row.measured == pytest.approx(row.floor, rel=0.3)
+    copied = q[:, :1].expand(-1, 6, -1).flatten(1)
+    joint = add_up(copied, copied, (size,) * 6, 100, 16)
+    rows = theorem_properties(joint, mutual_information(joint), deviations(joint))
+    assert rows[4].measured > 3 * rows[4].floor
+    assert rows[3].measured > 1.2 * rows[3].floor
+
+
+def test_where_noise_could_hide_anything_nothing_is_said() -> None:
+    generator = torch.Generator().manual_seed(0)
+    codes = torch.randint(80, (100, 1), generator=generator).expand(-1, 4)
+    q = torch.nn.functional.one_hot(codes, 80).double().flatten(1)
+    joint = add_up(q, q, (80,) * 4, 100, 16)
+    rows = theorem_properties(joint, mutual_information(joint), deviations(joint))
+    assert rows[4].verdict == "too few images"
+
+
 def test_pairs_are_those_of_training_in_batches_of_any_size(tmp_path: Path) -> None:
     explained = subject(tmp_path, ShapesSource("train", count=7))
     images = torch.stack([explained.source.read(index) for index in range(7)])

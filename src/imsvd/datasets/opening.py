@@ -185,3 +185,11 @@ def _unknown(data: str) -> str:
     suggestion = f"; did you mean {near[0]}?" if near else ""
     names = ", ".join(DATASET_NAMES)
     return f"'{data}' is neither a folder or file nor a built-in dataset ({names}){suggestion}"
+
+
+def absolute(data: str | Path) -> str:
+    """Return a folder's full path, so that it is found from anywhere; names stay as they are."""
+    path = Path(data).expanduser()
+    # A name wins over a folder so called, as it does where the data are opened.
+    named = isinstance(data, str) and re.split("[:@]", data)[0] in DATASET_NAMES
+    return str(path.resolve()) if path.exists() and not named else str(data)

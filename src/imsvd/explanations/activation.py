@@ -9,6 +9,7 @@ into the last block: behind it only the class token still reaches the output.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import torch
@@ -17,7 +18,6 @@ from torch import Tensor, nn
 
 from imsvd.encoder import Encoder
 from imsvd.errors import InputError
-from imsvd.information import soft_discretise
 
 Target = Literal["log_probability", "logit"]
 
@@ -27,25 +27,27 @@ def grad_cam(
 ) -> Tensor:
     """Maps of where each image shows its unit, (batch, height, width) in [0, 1], at the image's size.
 
-    Each map is scaled to a maximum of 1; a map without positive evidence is 0 everywhere.
+    Each map is scaled to a maximum of 1 before it is enlarged; one without positive evidence is 0
+    everywhere.
 
     Args:
         encoder: in evaluation mode, so that images do not influence one another.
         images: (batch, 3, height, width), normalised.
         places: (batch,) the unit of each image, counted over all variables.
         target: what is differentiated. A number added to all logits of a variable changes its logits
-            and nothing else; the log-probability does not see it.
+            and nothing else; the log-probability does not see it. Of that, the log-odds are
+            differentiated: ∇ log q = (1 − q) ∇ log (q / (1 − q)), the same map once it is scaled,
+            and 1 − q has no digits left where a unit is sure.
     """
     if target not in get_args(Target):
         raise InputError(f"target = {target!r}: choose one of {get_args(Target)}.")
     with torch.enable_grad():
         maps, features = _maps_and_features(encoder.backbone, images.detach().requires_grad_())
         scores = encoder.projector(features)
+        chosen = scores.gather(1, places[:, None])[:, 0]
         if target == "log_probability":
-            q = soft_discretise(scores, encoder.description.units)
-            scores = q.clamp_min(torch.finfo(q.dtype).tiny).log()
-        chosen = scores.gather(1, places[:, None]).sum()
-        (gradient,) = torch.autograd.grad(chosen, maps)
+            chosen = chosen - _log_sum_of_others(scores, places, encoder.description.units)
+        (gradient,) = torch.autograd.grad(chosen.sum(), maps)
     grid_maps = _as_grid(encoder.backbone, maps.detach())
     weights = _as_grid(encoder.backbone, gradient).mean((2, 3), keepdim=True)
     evidence = (weights * grid_maps).sum(1, keepdim=True).relu()
@@ -53,6 +55,15 @@ def grad_cam(
     scaled = evidence / largest.clamp_min(torch.finfo(evidence.dtype).tiny)
     size = images.shape[-2:]
     return F.interpolate(scaled, size=size, mode="bilinear", align_corners=False)[:, 0]
+
+
+def _log_sum_of_others(scores: Tensor, places: Tensor, units: Sequence[int]) -> Tensor:
+    """Logarithm of the summed exponentials of all other units of each place's variable, (batch,)."""
+    sizes = torch.tensor(units, device=scores.device)
+    variables = torch.arange(len(units), device=scores.device).repeat_interleave(sizes)
+    others = variables[places][:, None] == variables[None]
+    others.scatter_(1, places[:, None], False)
+    return scores.masked_fill(~others, -torch.inf).logsumexp(1)
 
 
 def _is_transformer(backbone: nn.Module) -> bool:

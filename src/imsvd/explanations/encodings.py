@@ -49,7 +49,7 @@ class Encodings(NamedTuple):
     """Their positions in the source, (n,)."""
     codes: NDArray[np.unsignedinteger[Any]]
     """The unit each variable takes, (n, M) uint8, or uint16 above 256 units."""
-    confidence: NDArray[np.float16]
+    confidence: NDArray[np.float32]
     """The probability of that unit, (n, M)."""
     marginals: NDArray[np.float64]
     """Mean of q, (width,)."""
@@ -114,7 +114,7 @@ class _Pass:
         total, units = len(subject.source), subject.units
         dtype = np.uint8 if max(units) <= 256 else np.uint16
         self.codes = np.empty((total, len(units)), dtype=dtype)
-        self.confidence = np.empty((total, len(units)), dtype=np.float16)
+        self.confidence = np.empty((total, len(units)), dtype=np.float32)
         self.images: list[int] = []
         self.sums = torch.zeros(sum(units), dtype=torch.float64)
         self.histogram = torch.zeros(HISTOGRAM_BINS, dtype=torch.float64)

@@ -31,7 +31,7 @@ MAX_DOUBLE_WIDTH = 8192
 KEPT_WIDTH = 1024
 """Most units of the leading variables whose part of the matrix is kept in a file (4 MiB)."""
 
-Verdict = Literal["holds", "partly", "does not hold"]
+Verdict = Literal["holds", "partly", "does not hold", "too few images"]
 
 
 class JointMatrix:
@@ -52,6 +52,7 @@ class JointMatrix:
         dtype = torch.float64 if width <= MAX_DOUBLE_WIDTH else torch.float32
         self._sums = torch.zeros(width, width, dtype=dtype, device=device)
         self._tile_rows = tile_rows
+        self._squares = torch.zeros(2, width, dtype=torch.float64, device=device)
         self._agreement = 0.0
         self._one_hot = 0
 
@@ -60,6 +61,7 @@ class JointMatrix:
         for start in range(0, len(self._sums), self._tile_rows):
             rows = slice(start, start + self._tile_rows)
             self._sums[rows] += (q1[:, rows].T @ q2).to(self._sums)
+        self._squares += torch.stack([q.double().square().sum(0) for q in (q1, q2)])
         self.count += len(q1)
         self._agreement += float(variable_sums(q1 * q2, self.units).double().sum())
         self._one_hot += sum(int((max_probabilities(q, self.units) > 0.9).sum()) for q in (q1, q2))
@@ -74,6 +76,7 @@ class JointMatrix:
         """Everything that has been added up, for `restore`."""
         return {
             "sums": self._sums.cpu().numpy(),
+            "squares": self._squares.cpu().numpy(),
             "count": np.array(self.count),
             "agreement": np.array(self._agreement),
             "one_hot": np.array(self._one_hot),
@@ -82,6 +85,7 @@ class JointMatrix:
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Go on from what `state` gave."""
         self._sums.copy_(torch.from_numpy(state["sums"]))
+        self._squares.copy_(torch.from_numpy(state["squares"]))
         self.count = int(state["count"])
         self._agreement = float(state["agreement"])
         self._one_hot = int(state["one_hot"])
@@ -95,6 +99,10 @@ class JointMatrix:
         """Probability of every unit in the first and in the second view, (width,) each."""
         first = self._sums[:, : self.units[0]].cpu().double().sum(1) / self.count
         return first, self.rows(0, self.units[0]).sum(0)
+
+    def mean_squares(self) -> Tensor:
+        """Mean of q² of every unit in the first and in the second view, (2, width)."""
+        return self._squares.cpu() / self.count
 
     def agreement(self) -> float:
         """Mean over images and variables of ⟨q', q''⟩: 1 when both are one-hot and the same."""
@@ -158,7 +166,7 @@ class Property(NamedTuple):
     measured: float
     ideal: float
     floor: float
-    """What an ideal model would show on so few images."""
+    """What variables as sure as these would show on so few images if the promise held."""
     verdict: Verdict
 
 
@@ -166,38 +174,77 @@ def theorem_properties(
     joint: JointMatrix, information: Tensor, distance: Deviations
 ) -> list[Property]:
     """The theorem's five properties; `information` as `mutual_information` gives it."""
-    units = torch.tensor(joint.units, dtype=torch.float64)
-    num_pairs = max(1, len(units) * (len(units) - 1))
-    off_diagonal = float(information.sum() - information.diagonal().sum()) / num_pairs
-    spread = math.sqrt(2 / (math.pi * joint.count))
-    size, scale = float(units.mean()), float(units.log().mean())
-    floors = {
-        "even_units": spread * math.sqrt(size - 1),
-        "even_pairs": spread * math.sqrt(max(0.0, size**2 - 1)),
-        "independent": (size - 1) ** 2 / (2 * joint.count),
-    }
-    single = len(joint.units) == 1
+    off_diagonal = float(_off_diagonal_mean(information))
+    scale = float(torch.tensor(joint.units, dtype=torch.float64).log().mean())
+    floors = noise_floors(joint)
     return [
         _near_one("one_hot", "share of q with a maximum above 0.9", joint.one_hot_share()),
         _near_one("equal_views", "mean ⟨q', q''⟩ of two views", joint.agreement()),
         _near_zero(
-            "even_units", "mean |p · D − 1|", distance.marginal_mean, floors["even_units"], 1.0
+            "even_units", "mean |p · D − 1|", distance.marginal_mean, floors.even_units, 1.0
         ),
         _near_zero(
             "even_pairs",
             "mean |P · D² − 1| off the diagonal blocks",
             distance.off_block_mean,
-            0.0 if single else floors["even_pairs"],
+            floors.even_pairs,
             1.0,
         ),
         _near_zero(
             "independent",
             "mean mutual information of two variables, nats",
             off_diagonal,
-            0.0 if single else floors["independent"],
+            floors.independent,
             scale / 2,
         ),
     ]
+
+
+class Floors(NamedTuple):
+    """What is measured of even and independent variables because there are only so many images."""
+
+    even_units: float
+    even_pairs: float
+    independent: float
+
+
+def noise_floors(joint: JointMatrix) -> Floors:
+    """Estimate the floors from how much each unit's probability varies from image to image.
+
+    With N images a mean of q varies by √(var q / N), and a mean of products of independent q' and q''
+    by √((E q'² E q''² − p'² p''²) / N); what is then seen of |p · D − 1| and |P · D² − 1| is √(2/π) of
+    it. Two independent variables seem to share v' v'' / 2N nats, with v = Σ_d var q_d / p_d. Codes that
+    are one-hot and even have v = D − 1; soft ones vary less, and show less.
+    """
+    sizes = torch.tensor(joint.units)
+    scale = sizes.double().repeat_interleave(sizes)
+    marginals, squares = torch.stack(joint.marginals()), joint.mean_squares()
+    variances = (squares - marginals**2).clamp_min(0)
+    spread = math.sqrt(2 / (math.pi * joint.count))
+    even_units = spread * float((variances.sqrt() * scale).mean())
+    relative = variances / marginals.clamp_min(torch.finfo(marginals.dtype).tiny)
+    first, second = (variable_sums(values, joint.units) for values in relative)
+    independent = float(_off_diagonal_mean(first[:, None] * second[None])) / (2 * joint.count)
+    return Floors(even_units, spread * _pair_spread(joint, scale, marginals, squares), independent)
+
+
+def _pair_spread(joint: JointMatrix, scale: Tensor, marginals: Tensor, squares: Tensor) -> float:
+    """Mean deviation of q' q'' · D' D'' over the pairs of units of different variables."""
+    total = 0.0
+    for start, size in zip(unit_starts(joint.units), joint.units, strict=True):
+        rows = slice(start, start + size)
+        variance = torch.outer(squares[0, rows], squares[1])
+        variance -= torch.outer(marginals[0, rows], marginals[1]) ** 2
+        spread = variance.clamp_min(0).sqrt() * scale[rows, None] * scale
+        spread[:, rows] = 0
+        total += float(spread.sum())
+    cells = sum(joint.units) ** 2 - sum(size**2 for size in joint.units)
+    return total / max(1, cells)
+
+
+def _off_diagonal_mean(values: Tensor) -> Tensor:
+    pairs = max(1, len(values) * (len(values) - 1))
+    return (values.sum() - values.diagonal().sum()) / pairs
 
 
 def _near_one(name: str, meaning: str, measured: float) -> Property:
@@ -211,6 +258,8 @@ def _near_zero(name: str, meaning: str, measured: float, floor: float, scale: fl
     """Judge a distance from 0 in units of `scale`, less what the number of images explains."""
     excess = (measured - floor) / scale
     verdict: Verdict = "holds" if excess <= 0.1 else "partly" if excess <= 0.5 else "does not hold"
+    if floor > scale and excess <= 0.5:  # noise could hide anything
+        verdict = "too few images"
     return Property(name, meaning, measured, 0.0, floor, verdict)
 
 

@@ -17,8 +17,10 @@ METHODS = {
         "Joint matrix and the five properties",
         "Two augmented views of every readable image, made as in training, go through the network "
         "in evaluation mode. P is the mean over images of the products of their probabilities. "
-        "The floor is what an ideal model would show on so few images: independent codes seem to "
-        "share about (D − 1)² / 2N nats. Properties whose ideal is 1 hold from 0.9 on and partly "
+        "The floor is what variables as sure as these would show on so few images if the promise held: "
+        "independent ones seem to share about v² / 2N nats, v being the sum of var q / mean q over "
+        "units, which is D − 1 for codes that are one-hot and even. Properties whose ideal is "
+        "1 hold from 0.9 on and partly "
         "from 0.5 on. Of those whose ideal is 0, what exceeds the floor counts: up to 0.1 they "
         "hold, up to 0.5 partly; mutual information is counted in units of ½ ln D.",
     ),
@@ -34,7 +36,8 @@ METHODS = {
         "share, over-used above three times the even share. The bits that codes hold are "
         "bracketed: at least the entropy of the codes that were seen, which cannot exceed log2 of "
         "the number of images; at most the entropy of the tree of the pairs of variables that "
-        "share most (Chow and Liu), with Miller and Madow's correction.",
+        "share most (Chow and Liu), with Miller and Madow's correction and less "
+        "what shuffled values share.",
     ),
     "galleries": Method(
         "Galleries",

@@ -20,7 +20,12 @@ PROPERTIES = {
     "even_pairs": "All pairs of units of two variables are equally frequent.",
     "independent": "One variable tells nothing about another.",
 }
-VERDICTS = {"holds": ("good", "✓"), "partly": ("middle", "≈"), "does not hold": ("bad", "✗")}
+VERDICTS = {
+    "holds": ("good", "✓"),
+    "partly": ("middle", "≈"),
+    "does not hold": ("bad", "✗"),
+    "too few images": ("middle", "?"),
+}
 FILLS = {"mean": "the mean colour", "blur": "a blur"}
 
 
@@ -59,7 +64,7 @@ def _joint(findings: Findings) -> list[Html | None] | None:
             f"{record['images']:,} images."
         ),
         table(
-            "Floor: what an ideal model would show on so few images.",
+            "Floor: what variables as sure as these would show on so few images if it held.",
             ("property", "verdict", "measured as", "measured", "ideal", "floor"),
             rows,
             texts=3,

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from imsvd.checkpoints import remove_leftovers, write_atomically
 from imsvd.datasets import open_source
+from imsvd.datasets.opening import absolute
 from imsvd.encoder import load
 from imsvd.errors import InputError, Interrupted
 from imsvd.explanations import parts
@@ -119,7 +120,7 @@ def properties_table(summary: Mapping[str, Any]) -> Table | None:
     for row in joint["properties"]:
         numbers = (f"{row[name]:.3g}" for name in ("measured", "ideal", "floor"))
         table.add_row(row["name"].replace("_", " "), row["meaning"], *numbers, row["verdict"])
-    table.caption = "* what an ideal model would show on so few images"
+    table.caption = "* what variables as sure as these would show on so few images if it held"
     return table
 
 
@@ -161,12 +162,13 @@ def _summary(subject: Subject, data: str | Path, split: str) -> dict[str, Any]:
         existing = None
     if isinstance(existing, dict) and existing.get("key") == subject.key:
         # The same images may have been moved since.
-        return {**existing, "run": str(subject.folder.parent), "data": str(data), "split": split}
+        place = {"run": str(subject.folder.parent), "data": absolute(data), "split": split}
+        return {**existing, **place}
     return {
         "key": subject.key,
         "version": version("imsvd"),
         "run": str(subject.folder.parent),
-        "data": str(data),
+        "data": absolute(data),
         "split": split,
         "images": len(subject.source),
         "units": list(subject.units),

@@ -19,7 +19,7 @@ Code = NDArray[np.unsignedinteger[Any]]
 def image_list(run: ExplainedRun, offset: int, count: int, label: str | None) -> dict[str, Any]:
     """The explained images in their order, all or those of one class."""
     images = run.encodings.images
-    if label is not None:
+    if label:
         images = images[_has_label(run, label)]
     shown = [int(image) for image in images[offset : offset + count]]
     return {

@@ -15,7 +15,7 @@ from torch import Tensor
 from imsvd.encoder import Encoder, load
 from imsvd.errors import InputError
 from imsvd.explanations.activation import grad_cam
-from imsvd.explanations.key import explanation_key
+from imsvd.explanations.key import is_of_encoder
 from imsvd.explorer.explained_run import ExplainedRun
 from imsvd.information import codes, max_probabilities, soft_discretise
 
@@ -58,7 +58,7 @@ class EncoderThread:
         """The encoder of a run; to be called inside of `run` only."""
         if run not in self._encoders:
             encoder = load(run.run.path)
-            if explanation_key(encoder.description, encoder.state_dict(), run.source) != run.key:
+            if not is_of_encoder(run.key, encoder.description, encoder.state_dict()):
                 raise InputError(
                     f"The weights in {run.run.path} have changed since it was explained; "
                     f"run `imsvd explain {run.run.path} {run.summary['data']}` again."

@@ -85,20 +85,20 @@ def surest_rows(run: ExplainedRun, variable: int, unit: int) -> NDArray[np.int64
     """Rows of the encodings that take a unit, surest first; the earlier image wins a tie."""
     run.place(variable, unit)
     rows = np.flatnonzero(run.columns[variable] == unit)
-    order = np.argsort(-run.encodings.confidence[rows, variable].astype(np.float32), kind="stable")
+    order = np.argsort(-run.encodings.confidence[rows, variable], kind="stable")
     sorted_rows: NDArray[np.int64] = rows[order]
     return sorted_rows
 
 
 def meanings(run: ExplainedRun, variable: int) -> list[dict[str, Any]]:
-    """Attributes by how much a variable tells of them, the best first."""
+    """Attributes by how much a variable tells of them beyond luck, the best first."""
     if run.meaning is None:
         return []
     found = [
         {"attribute": name, "nmi": record["nmi"][variable], "baseline": record["baseline"]}
         for name, record in run.meaning["attributes"].items()
     ]
-    return sorted(found, key=lambda item: -item["nmi"])
+    return sorted(found, key=lambda item: item["baseline"] - item["nmi"])
 
 
 def mutual_information(run: ExplainedRun) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from imsvd.distributed import any_rank, gather_lists, on_first_rank, rank, toget
 from imsvd.encoder import save_encoder
 from imsvd.errors import InputError, Interrupted
 from imsvd.methods import Method, MethodOutput, build_method
-from imsvd.networks import build_backbone
+from imsvd.networks import build_backbone, feature_width
 from imsvd.progress import counted
 from imsvd.runs import RunFolder
 from imsvd.training.batches import Batch, Batches, EpochOrder
@@ -282,7 +282,10 @@ def check_view_sizes(method: Method, config: Config) -> None:
     for size in {view.size for view in config.views.every} | {config.views.whole_image_size}:
         try:
             with torch.no_grad():
-                method.backbone.eval()(torch.zeros(1, 3, size, size))
+                features = method.backbone.eval()(torch.zeros(1, 3, size, size))
+            assert features.shape == (1, feature_width(method.backbone)), (
+                f"it gives {tuple(features.shape)} instead of a vector"
+            )
         except (RuntimeError, AssertionError) as error:
             raise InputError(
                 f"backbone {config.backbone.name!r} cannot take images of {size} pixels "

@@ -131,7 +131,8 @@ function drawMasthead(runs, run, here, uploads) {
     );
   const tools = [];
   if (runs.length > 1 && here !== "compare") {
-    const options = runs.map((item) => [item.id, item.name]);
+    const repeated = new Set(runs.map((item) => item.name)).size < runs.length;
+    const options = runs.map((item) => [item.id, repeated ? item.path : item.name]);
     tools.push(
       choice("Run", "run", options, run.id, (id) =>
         go(here === "training" || here === "maps" ? link[here](id) : link.variables(id)),
@@ -166,19 +167,27 @@ function pictureChooser() {
 async function take(file) {
   announce("Sending the picture.");
   main.setAttribute("aria-busy", "true");
+  const { run, controller } = current;
+  const stillHere = () => current.controller === controller;
   try {
-    const answer = await sendPicture(current.run, file);
-    go(link.own(current.run, answer.own));
+    const answer = await sendPicture(run, file);
+    // Whoever has gone elsewhere meanwhile is not called back.
+    if (stillHere()) go(link.own(run, answer.own));
+    else announce("The picture has been sent; choose it again to see its page.");
   } catch (error) {
     refuse(error.message);
   } finally {
-    main.removeAttribute("aria-busy");
+    if (stillHere()) main.removeAttribute("aria-busy");
   }
 }
 
 /** Says above the page why a picture was not taken, until that is closed or another page opened. */
 function refuse(sentence) {
-  const close = () => notice.remove();
+  const before = document.activeElement;
+  const close = () => {
+    notice.remove();
+    (before?.isConnected ? before : main.querySelector("h1"))?.focus();
+  };
   const notice = element(
     "div",
     {

@@ -3,7 +3,7 @@
 import { get, link } from "./api.js";
 import { lineChart } from "./chart.js";
 import { choice, element, table } from "./dom.js";
-import { heatmap } from "./heatmap.js";
+import { extremes, heatmap } from "./heatmap.js";
 import { boundsOf, inOrder } from "./training.js";
 import { capital, counted, decimal, shown, spaced } from "./wording.js";
 
@@ -80,8 +80,8 @@ function agreement(found, names) {
         id: "agreement",
         label: "Mutual information of the variables of both runs, in nats",
         values,
-        least: Math.min(...values.flat()),
-        most: Math.max(1e-3, ...values.flat()),
+        least: extremes(values.flat())[0],
+        most: Math.max(1e-3, extremes(values.flat())[1]),
         describe: (row, column) =>
           `variable ${row} of ${names[0]} and variable ${column} of ${names[1]}: ${values[row][column].toFixed(3)} nats`,
         axes: [`variable of ${names[0]}`, `variable of ${names[1]}`],

@@ -9,6 +9,14 @@ const TABLE_SIDE = 64;
 
 const darkScheme = window.matchMedia("(prefers-color-scheme: dark)");
 
+/** The smallest and the largest of many numbers: too many for the arguments of Math.min. */
+export function extremes(numbers) {
+  return numbers.reduce(
+    ([least, most], number) => [Math.min(least, number), Math.max(most, number)],
+    [Infinity, -Infinity],
+  );
+}
+
 function channels(colour) {
   return [1, 3, 5].map((start) => Number.parseInt(colour.slice(start, start + 2), 16));
 }

@@ -2,7 +2,7 @@
 
 import { get, link } from "./api.js";
 import { element } from "./dom.js";
-import { heatmap } from "./heatmap.js";
+import { extremes, heatmap } from "./heatmap.js";
 import { decimal } from "./wording.js";
 
 export async function mapsView({ run, query, signal }) {
@@ -49,7 +49,7 @@ function chosenPair(query, { size, values }) {
 
 function informationSection(run, { values, floor }, first, second) {
   const apart = values.flatMap((line, row) => line.filter((_, column) => row !== column));
-  const shown = apart.length ? apart : values.flat();
+  const [least, most] = extremes(apart.length ? apart : values.flat());
   const describe = (row, column) => {
     const who =
       row === column
@@ -65,8 +65,8 @@ function informationSection(run, { values, floor }, first, second) {
       id: "information",
       label: "Mutual information of pairs of variables, in nats",
       values,
-      least: Math.min(...shown),
-      most: Math.max(1e-3, ...shown),
+      least,
+      most: Math.max(1e-3, most),
       describe,
       start: [first, second],
       choose: (row, column) => (location.hash = link.maps(run.id, row, column)),
@@ -111,13 +111,13 @@ function jointSection(run, joint, first, second) {
 
 function jointMap({ values }, first, second) {
   const even = 1 / (values.length * values[0].length);
-  const most = Math.max(...values.flat());
+  const [least, most] = extremes(values.flat());
   const highest = values.findIndex((line) => line.includes(most));
   return heatmap({
     id: "block",
     label: `Joint probabilities of the units of variables ${first} and ${second}`,
     values,
-    least: Math.min(...values.flat()),
+    least,
     most,
     start: [highest, values[highest].indexOf(most)],
     describe: (row, column) =>

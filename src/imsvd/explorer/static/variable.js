@@ -110,7 +110,7 @@ function meanings(list) {
           list.map((item) => ({
             name: spaced(item.attribute),
             value: item.nmi,
-            text: item.nmi.toFixed(2),
+            text: `${item.nmi.toFixed(2)} (by luck ${item.baseline.toFixed(2)})`,
           })),
           { most: 1 },
         )
@@ -119,7 +119,7 @@ function meanings(list) {
       element(
         "p",
         { class: "hint" },
-        "Normalised mutual information: 0 is nothing, 1 is everything.",
+        "Normalised mutual information, at most 1. By luck: what values without any connection show on so many images.",
       ),
   );
 }

@@ -141,7 +141,7 @@ function card(run, item) {
       element(
         "span",
         { class: "about" },
-        meaning
+        meaning && meaning.nmi > meaning.baseline
           ? `${spaced(meaning.attribute)}: ${meaning.nmi.toFixed(2)}`
           : counted(item.units, "unit"),
       ),
