@@ -1,3 +1,4 @@
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from imsvd.config import (
     to_yaml,
 )
 from imsvd.errors import InputError
+from imsvd.methods import METHODS
 from imsvd.recipes import RECIPES, recipe
 
 
@@ -52,13 +54,19 @@ def test_one_option_of_many_can_be_set() -> None:
 
 
 def test_every_listed_key_can_be_set_to_what_it_is() -> None:
-    config = recipe("shapes")
-    assert len(setting_keys()) > 40
-    for key in setting_keys():
+    assert len(setting_keys()) > 80
+    reached = set()
+    for key, method in itertools.product(setting_keys(), METHODS):
+        config = recipe("shapes", method)
+        own = {f"method.{name}" for name in type(config.method).model_fields}
+        if key in reached or (key.startswith("method.") and key not in own):
+            continue
+        reached.add(key)
         node: Any = config.model_dump(mode="json")
         for part in key.split("."):
             node = node[int(part)] if part.isdigit() else node[part]
         assert override(config, [f"{key}={json.dumps(node)}"]) == config, key
+    assert reached == set(setting_keys())
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -209,7 +209,7 @@ def test_two_processes_train_together_and_measure_everything_once(
 
 @pytest.mark.slow
 def test_two_images_are_learned_by_heart(data: Path, tmp_path: Path) -> None:
-    settings = tiny.settings("sizes=[32]", "precise_batches=10", "lr=0.02", iterations=150)
+    settings = tiny.settings("sizes=[32]", "precise_batches=10", "lr=0.02", iterations=300)
     outcome = run_coco(tiny.encoder(), open_coco(data), tmp_path, settings, QUIET)
     assert outcome.metrics["coco_box_ap50"] > 30
     assert outcome.metrics["coco_mask_ap50"] > 30

@@ -98,7 +98,7 @@ def test_a_variable_tells_of_its_units_and_its_relatives(
     both = {m: (information[2, m] + information[m, 2]) / 2 for m in (0, 1, 3)}
     expected = sorted(both, key=lambda m: -both[m])
     assert [item["variable"] for item in answer["dependent"]] == expected
-    values = [item["nmi"] for item in answer["meaning"]]
+    values = [item["nmi"] - item["baseline"] for item in answer["meaning"]]
     assert len(values) == 8
     assert values == sorted(values, reverse=True)
 

@@ -60,6 +60,7 @@ def test_bad_requests_come_before_anything_is_shown(command: CommandLine, tmp_pa
     assert not command.out
     command.refuses([*UNITS, "--launcher", "slurm", "--nodes", "3", *jobs], "24 processes")
     command.refuses([*UNITS, "--launcher", "slurm", "--gpus", "0", *jobs], "--gpus 0")
+    command.refuses([*UNITS, "--nodes", "0"], "--nodes 0")
     assert not (tmp_path / "jobs").exists()
 
 

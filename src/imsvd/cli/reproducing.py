@@ -77,10 +77,8 @@ def reproduce(  # noqa: PLR0913 - its options are its interface
         typer.Option(help="full: write job files for slurm or torchrun, to the folder --jobs."),
     ] = None,
     jobs: Annotated[Path, typer.Option(help="full: folder for the job files.")] = Path("jobs"),
-    nodes: Annotated[int, typer.Option(min=1, help="full: machines.")] = 4,
-    gpus: Annotated[
-        int, typer.Option(min=1, help="full: GPUs, and so processes, per machine.")
-    ] = 8,
+    nodes: Annotated[int, typer.Option(help="full: machines.")] = 4,
+    gpus: Annotated[int, typer.Option(help="full: GPUs, and so processes, per machine.")] = 8,
     dry_run: Annotated[
         bool,
         typer.Option(

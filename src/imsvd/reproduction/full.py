@@ -22,7 +22,7 @@ from imsvd.reproduction.estimate import (
 )
 from imsvd.reproduction.experiment import Experiment
 from imsvd.reproduction.full_plan import FullPlan, plan_full
-from imsvd.reproduction.launchers import Machines, check_jobs, write_jobs
+from imsvd.reproduction.launchers import Machines, check_jobs, check_machines, write_jobs
 from imsvd.reproduction.variants import Setup
 
 
@@ -56,6 +56,7 @@ def prepare(  # noqa: PLR0913 - one call that says all there is to say, by keywo
     """
     plan = plan_full(experiments, setup, out)
     machines = Machines(nodes, gpus)
+    check_machines(machines)
     if launcher is not None:
         check_jobs(plan, launcher, machines)
     well = True

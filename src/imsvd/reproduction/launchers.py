@@ -51,14 +51,18 @@ class Machines(NamedTuple):
         return self.nodes * self.gpus
 
 
-def check_jobs(plan: FullPlan, launcher: str, machines: Machines) -> None:
-    """Refuse what could not be submitted, before anything is shown or written."""
-    if launcher not in SCRIPTS:
-        raise InputError(f"--launcher {launcher!r} is not possible; choose {' or '.join(SCRIPTS)}.")
+def check_machines(machines: Machines) -> None:
+    """Refuse a cluster without machines or GPUs."""
     if min(machines) < 1:
         raise InputError(
             f"--nodes {machines.nodes} --gpus {machines.gpus} is too few; give at least one of each."
         )
+
+
+def check_jobs(plan: FullPlan, launcher: str, machines: Machines) -> None:
+    """Refuse what could not be submitted, before anything is shown or written."""
+    if launcher not in SCRIPTS:
+        raise InputError(f"--launcher {launcher!r} is not possible; choose {' or '.join(SCRIPTS)}.")
     for run in plan.runs:
         # A batch that does not divide by the processes is better refused now than on the cluster.
         EpochOrder(IMAGENET_IMAGES, run.job.config.training.batch_size, 0, world=machines.processes)
