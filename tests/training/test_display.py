@@ -78,3 +78,12 @@ def test_a_quiet_console_shows_nothing() -> None:
         display.end_epoch(record(1), BOUNDS)
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue() == ""
+
+
+def test_new_terms_get_a_new_head() -> None:
+    first = record(1) | {"terms": {"instance_discrimination": 9.0}}
+    second = record(2) | {"terms": {"local_aggregation": 2.5}}
+    lines = [line for line in shown(first, second, second | {"epoch": 3}) if "ideal" not in line]
+    heads = [number for number, line in enumerate(lines) if line.split()[0] == "epoch"]
+    assert len(heads) == 2
+    assert "2.50" in lines[-1]

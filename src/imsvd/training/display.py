@@ -86,9 +86,9 @@ class TrainingDisplay:
     def end_epoch(
         self, record: Mapping[str, Any], bounds: Mapping[str, Mapping[str, float]]
     ) -> None:
-        """Print the epoch's line, after the head of the table and the bounds the first time."""
+        """Print the epoch's line, after the head of the table and the bounds where there are new terms."""
         values = _flat_values(record)
-        if not self.columns:
+        if not values.keys() <= set(self.columns):
             self._print_head(values, bounds)
         self.epoch_seconds.append(record["seconds"])
         average = sum(self.epoch_seconds) / len(self.epoch_seconds)
