@@ -10,6 +10,7 @@ from imsvd.config import Config, override
 from imsvd.errors import InputError
 from imsvd.methods import METHODS, IMSVDSettings, build_method
 from imsvd.methods.pcl import PCLSettings
+from imsvd.methods.swav import SwAVSettings
 from imsvd.methods.wmse import WMSESettings
 from imsvd.networks import build_backbone, feature_width
 from imsvd.recipes import RECIPES, SCALES, recipe
@@ -95,6 +96,8 @@ def test_fewer_images_fit_every_method(name: str, method_name: str, images: int)
         build_method(config.method, build_backbone(config.backbone), images)
     if isinstance(config.method, WMSESettings):
         assert config.training.batch_size % config.method.whitening_size == 0
+    if isinstance(config.method, SwAVSettings):
+        assert config.method.freeze_steps <= 2 * images / config.training.batch_size
     if isinstance(config.method, PCLSettings):
         coarse, middle, fine = config.method.clusters
         assert coarse < middle < fine <= images / 10

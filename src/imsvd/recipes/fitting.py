@@ -10,6 +10,8 @@ BATCHES_PER_EPOCH = 4
 """A batch leaves at least this many steps per epoch."""
 IMAGES_PER_CLUSTER = 10
 """The smallest clusters that a method is given, on average."""
+FROZEN_EPOCHS = 2
+"""For how long prototypes are frozen at most; more steps than a training has would be for ever."""
 
 
 def fit_to_images(config: Config, images: int) -> Config:
@@ -30,6 +32,9 @@ def _method_settings(config: Config, images: int, batch_size: int) -> list[str]:
     if "num_background" in method:
         background = min(method["num_background"], max(2, images // IMAGES_PER_CLUSTER))
         settings.append(f"method.num_background={background}")
+    if "freeze_steps" in method:
+        steps = min(method["freeze_steps"], FROZEN_EPOCHS * images // batch_size)
+        settings.append(f"method.freeze_steps={steps}")
     if "whitening_size" in method and method["whitening_size"] > batch_size:
         *hidden, width = method["projector"]
         narrow = min(width, max(1, batch_size // 2))  # fewer images cannot be whitened
