@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from imsvd.api import configure
-from imsvd.config import Config, override, parse_config
+from imsvd.config import Config, override, parse_config, require_every_phase
 from imsvd.datasets import open_source
 from imsvd.errors import InputError
 from imsvd.grid.choices import check_seeds, check_settings
@@ -129,6 +129,7 @@ def plan(
         alike = own.model_copy(update={group: getattr(common, group) for group in EQUAL})
         phases = phases_in_proportion(alike, epochs)
         alike = override(alike, [*phases, *settings, *differences])
+        require_every_phase(alike)
         label = name if differences else ""
         for factor in dict.fromkeys(lr_factors):
             jobs = tuple(

@@ -145,16 +145,6 @@ class Config(Settings):
         return self
 
     @model_validator(mode="after")
-    def _check_phases(self) -> Config:
-        phase = getattr(self.method, "warmup_epochs", 0)
-        if phase >= self.training.epochs:
-            raise ValueError(
-                f"method.warmup_epochs={phase} of {self.method.name} leaves nothing of "
-                f"training.epochs={self.training.epochs}; lower the first or raise the second"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _check_number_of_views(self) -> Config:
         if len(self.views.views) != 2:
             count = len(self.views.views)
@@ -174,6 +164,16 @@ class Config(Settings):
         """The learning rate at the end of warm-up."""
         return self.optimizer.lr * (
             self.training.batch_size / 256 if self.optimizer.scale_lr else 1
+        )
+
+
+def require_every_phase(config: Config) -> None:
+    """Refuse to train a method that would end in its warm-up; a single epoch has no room for more."""
+    phase, epochs = getattr(config.method, "warmup_epochs", 0), config.training.epochs
+    if phase >= epochs > 1:
+        raise InputError(
+            f"method.warmup_epochs={phase} of {config.method.name} leaves nothing of "
+            f"training.epochs={epochs}; lower the first or raise the second."
         )
 
 

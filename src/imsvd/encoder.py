@@ -6,13 +6,14 @@ import errno
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import Field, ValidationError, field_validator
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from imsvd.checkpoints import (
@@ -244,8 +245,15 @@ def read_description(folder: RunFolder) -> EncoderDescription:
 
 def read_weights(folder: RunFolder) -> dict[str, Tensor]:
     """Return the weights of a run's encoder by name."""
+    return _read_weights(folder)[0]
+
+
+def _read_weights(folder: RunFolder) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return weights and what else the file says, of one moment: training may replace it."""
     try:
-        return load_file(folder.encoder_weights)
+        with safe_open(folder.encoder_weights, "pt") as file:
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
+            return weights, file.metadata() or {}
     except (SafetensorError, OSError) as error:
         reason = "missing" if isinstance(error, FileNotFoundError) else f"damaged ({error})"
         raise InputError(f"{folder.encoder_weights} is {reason}.") from error
@@ -255,18 +263,22 @@ def load(run: str | Path) -> Encoder:
     """Return the encoder of a run folder, in evaluation mode; an unfinished run gives its latest epoch."""
     folder = RunFolder(run)
     encoder = Encoder(read_description(folder))
+    weights, metadata = _read_weights(folder)
     try:
-        encoder.load_state_dict(read_weights(folder))
+        encoder.load_state_dict(weights)
     except RuntimeError as error:
         raise InputError(
             f"{folder.encoder_weights} does not fit {folder.encoder_description}; "
             "take both from the same run."
         ) from error
-    encoder.epoch = _saved_epoch(folder)
+    encoder.epoch = _saved_epoch(folder, metadata)
     return encoder.eval()
 
 
-def _saved_epoch(folder: RunFolder) -> int | None:
-    with safe_open(folder.encoder_weights, "pt") as file:
-        epoch = (file.metadata() or {}).get("epoch", "")
-    return int(epoch) if epoch.isdecimal() else None
+def _saved_epoch(folder: RunFolder, metadata: Mapping[str, str]) -> int | None:
+    if "epoch" in metadata:
+        return int(metadata["epoch"])
+    # Earlier versions did not write it; of a finished run it is known all the same.
+    records = folder.metrics() if folder.exists() else []
+    last = records[-1]["epoch"] if records else None
+    return last if last is not None and last == folder.config().training.epochs else None

@@ -22,8 +22,8 @@ from imsvd.detection import open_coco, resolve_settings, run_coco
 from imsvd.detection.settings import automatic_scale, protocol_name
 from imsvd.distributed import (
     all_gather_rows,
-    barrier,
     gather_lists,
+    on_first_rank,
     own_slice,
     rank,
     together,
@@ -105,9 +105,7 @@ def evaluate_knn(
             *split, wanted, fabric.device, lambda done, _: bar.update(task, completed=done)
         )
     details = _details_of_shares(split, wanted, fabric.device) | encoder_details(encoder)
-    if fabric.is_global_zero:
-        append_result(folder, "knn", metrics, data=str(data), details=details)
-    barrier()
+    on_first_rank(lambda: append_result(folder, "knn", metrics, data=str(data), details=details))
     return metrics
 
 

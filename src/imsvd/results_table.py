@@ -127,8 +127,8 @@ def _evaluated(record: Mapping[str, Any]) -> _Evaluated:
     details = record.get("details", {})
     settings = details.get("settings") or {}
     telling = {name: settings[name] for name in sorted(settings) if name not in FREE_SETTINGS}
-    if "labels" in details:
-        telling["labels"] = details["labels"]
+    if "labels" in details:  # of a part of the images, which the seed may have drawn
+        telling |= {"labels": details["labels"], "seed": settings.get("seed")}
     untrained = is_of_untrained(record)
     epoch = 0 if untrained else details.get("epoch")
     return _Evaluated(record["protocol"], record["data"], untrained, epoch, json.dumps(telling))

@@ -39,6 +39,7 @@ def test_while_runs_are_missing_the_seeds_that_all_have_decide() -> None:
     assert choose([ahead, better]) is better
     assert choose([ahead, better, row(0.3, None, None)]) is better
     assert choose([row(0.3, None, None), row(0.4, None, None)]).lr == 0.3
+    assert choose([FAILED_ONCE, row(0.4, None, None)]) is FAILED_ONCE
     # No seed in common: all there is.
     assert choose([row(0.1, None, made_up.scored(50, 42)), better]).lr == 0.1
 

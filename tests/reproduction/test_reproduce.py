@@ -180,10 +180,8 @@ def test_transfer_measures_every_encoder_once(
 def test_a_figure_is_copied_to_its_experiment(
     children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def explain(
-        run: Path, data: str, *, split: str, only: list[str], console: Console
-    ) -> dict[str, Any]:
-        assert (only, data, split) == (["grad_cam"], DATA, "test")
+    def explain(run: Path, data: str, *, only: list[str], console: Console) -> dict[str, Any]:
+        assert (only, data) == (["grad_cam"], DATA)
         (run / "explanations").mkdir()
         Image.new("RGB", (3200, 40)).save(run / "explanations" / "grad_cam.png")
         return {"parts": {"grad_cam": {"units_drawn": 8, "units": []}}}

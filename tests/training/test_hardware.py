@@ -38,6 +38,8 @@ def test_a_rank_that_slurm_binds_to_its_cores_may_use_them_all(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "8")
     fabric: Any = SimpleNamespace(device=torch.device("cuda"), world_size=8)
+    assert worker_count(Config(), fabric) == 1  # torchrun's ranks in one task share its cores
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
     assert worker_count(Config(), fabric) == 8
 
 

@@ -74,8 +74,11 @@ def _open_stl10(name: str, split: Split, part: str) -> ImageSource:
 @contextlib.contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
     """Keep other processes from downloading to the same files; they then find them there."""
-    with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with contextlib.ExitStack() as stack:
+        # Where nothing can be written, nothing is downloaded either.
+        with contextlib.suppress(OSError):
+            lock = stack.enter_context((folder / ".lock").open("a"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 

@@ -25,7 +25,7 @@ from imsvd.config import Config
 from imsvd.detection.batches import Batch, TrainingStream, to_device, training_batches
 from imsvd.detection.model import MaskRCNN, batch_norms
 from imsvd.detection.settings import DetectionSettings
-from imsvd.distributed import any_rank, mean_over_ranks, on_first_rank
+from imsvd.distributed import any_rank, mean_over_ranks, on_first_rank, together
 from imsvd.errors import InputError, Interrupted
 from imsvd.progress import progress_bar
 from imsvd.training.hardware import worker_count
@@ -71,7 +71,7 @@ class DetectorTrainer:
 
     def fit(self, console: Console) -> None:
         """Run the remaining steps; on a stop signal save and raise `Interrupted`."""
-        for complaint in self.resume():
+        for complaint in together(self.resume):
             console.print(f"[yellow]{escape(complaint)}[/yellow] Using the checkpoint before it.")
         if self.fabric.is_global_zero:
             remove_leftovers(self.folder)

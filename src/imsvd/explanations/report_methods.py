@@ -22,7 +22,8 @@ METHODS = {
         "units, which is D − 1 for codes that are one-hot and even. Properties whose ideal is "
         "1 hold from 0.9 on and partly "
         "from 0.5 on. Of those whose ideal is 0, what exceeds the floor counts: up to 0.1 they "
-        "hold, up to 0.5 partly; mutual information is counted in units of ½ ln D.",
+        "hold, up to 0.5 partly; mutual information is counted in units of ½ ln D. "
+        "Where the floor is larger than that unit, there are too few images to tell.",
     ),
     "embeddings": Method(
         "Two views",

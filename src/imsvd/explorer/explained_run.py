@@ -176,8 +176,8 @@ def open_run(path: str | Path) -> ExplainedRun:
     source = _source(run, summary)
     if explanation_key(description, read_weights(run), source) != summary["key"]:
         raise InputError(
-            f"{run.path} was explained with other weights or other images than {summary['data']} "
-            f"has now; run {_command(run, summary)} again."
+            f"{run.path} was explained with other weights, with other images than {summary['data']} "
+            f"has now, or by an earlier version; run {_command(run, summary)} again."
         )
     encodings = read_encodings(run.path / FOLDER / FILE_NAME, summary["key"])
     if encodings is None:

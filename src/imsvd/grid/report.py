@@ -70,13 +70,13 @@ def choose(rows: Sequence[Row]) -> Row:
     A learning rate that failed more often than others gives way to them. While runs are missing,
     only the seeds count that all learning rates have behind them.
     """
-    fewest = min(len(row.failures) for row in rows)
-    sound = [row for row in rows if len(row.failures) == fewest]
-    begun = [row for row in sound if row.outcomes]
+    begun = [row for row in rows if row.outcomes]
     if not begun:
-        return sound[0]
-    common = set.intersection(*(row.finished_seeds for row in begun))
-    return max(begun, key=lambda row: row.mean_hold_out(common or row.finished_seeds))
+        return rows[0]
+    fewest = min(len(row.failures) for row in begun)
+    sound = [row for row in begun if len(row.failures) == fewest]
+    common = set.intersection(*(row.finished_seeds for row in sound))
+    return max(sound, key=lambda row: row.mean_hold_out(common or row.finished_seeds))
 
 
 def write_comparison(comparison: Comparison, out: Path) -> None:

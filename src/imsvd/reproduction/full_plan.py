@@ -113,7 +113,10 @@ def tested_on(protocol: str, images: str, setup: Setup) -> str:
 
 
 def figure_split(parts: Sequence[str]) -> str:
-    """Return the images that figures are made of: the paper's joint matrix is of those trained on."""
+    """Return the images that figures are made of: the paper's joint matrix is of those trained on.
+
+    A run's summary and report are then those of the figure that was made last; pictures stay.
+    """
     return "train" if "joint" in parts else "test"
 
 

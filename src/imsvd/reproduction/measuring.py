@@ -27,7 +27,6 @@ from imsvd.explanations import explain
 from imsvd.grid.plan import Job
 from imsvd.grid.runner import run_folder
 from imsvd.reproduction.experiment import Experiment, Protocol
-from imsvd.reproduction.full_plan import figure_split
 from imsvd.reproduction.variants import Setup
 from imsvd.training.evaluation import Evaluation
 from imsvd.training.protocols import evaluate_places205
@@ -105,8 +104,7 @@ def _file(measurement: Measurement, store: Path) -> Path:
 def _asked(protocol: Protocol, job: Job, experiment: Experiment, setup: Setup) -> dict[str, Any]:
     images = job.config.data.source
     if protocol == "explain":
-        parts = list(experiment.parts)
-        return {"data": images, "parts": parts, "split": figure_split(parts)}
+        return {"data": images, "parts": list(experiment.parts)}
     given = {"voc07": setup.voc, "coco": setup.coco, "places205": setup.places}[protocol]
     return {"data": given or _STAND_INS[protocol], "images": images}
 
@@ -147,8 +145,7 @@ def _measure_places205(measurement: Measurement, store: Path, console: Console) 
 
 def _measure_figures(measurement: Measurement, store: Path, console: Console) -> dict[str, float]:
     folder, parts = run_folder(store, measurement.job), measurement.asked["parts"]
-    asked = measurement.asked
-    summary = explain(folder, asked["data"], split=asked["split"], only=parts, console=console)
+    summary = explain(folder, measurement.asked["data"], only=parts, console=console)
     return {
         name: float(value)
         for part in parts

@@ -51,8 +51,8 @@ def launch(config: Config) -> Fabric:
 
 def _require_all_processes(fabric: Fabric) -> None:
     """Refuse to train alone beside others that a launcher has started for the same run."""
-    started = _started_processes()
-    if started not in (None, fabric.world_size):
+    started = _started_processes() or 1
+    if started > 1 and started != fabric.world_size:
         raise InputError(
             f"the launcher started {started} processes, but compute.nodes × compute.devices is "
             f"{fabric.world_size}; set both to what the launcher was told."
@@ -98,9 +98,10 @@ def worker_count(config: Config, fabric: Fabric, *, cheap: bool = False) -> int:
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
     per_rank = cores // max(1, fabric.world_size // config.compute.nodes)
-    # Where SLURM binds tasks to cores, those seen here are this rank's alone.
-    own = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    per_rank = max(per_rank, min(cores, int(own) if own.isdecimal() else 0))
+    if os.environ.get("SLURM_STEP_NUM_TASKS") == str(fabric.world_size):
+        # Where SLURM starts the ranks and binds them to cores, those seen here are this one's alone.
+        own = os.environ.get("SLURM_CPUS_PER_TASK", "")
+        per_rank = max(per_rank, min(cores, int(own) if own.isdecimal() else 0))
     if fabric.device.type == "cpu":
         # The training itself needs the cores, and it is slower than any worker: half of them at
         # most, and so much fewer as the views are cheaper.

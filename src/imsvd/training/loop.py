@@ -21,7 +21,7 @@ from imsvd.checkpoints import (
     save_checkpoint,
     seed_random_state,
 )
-from imsvd.config import Config
+from imsvd.config import Config, require_every_phase
 from imsvd.datasets import BadImage, ImageSource, Quarantine, open_source
 from imsvd.distributed import any_rank, gather_lists, on_first_rank, rank, together
 from imsvd.encoder import save_encoder
@@ -48,6 +48,7 @@ def train(config: Config, run: RunFolder, console: Console) -> None:
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, when everything has been saved.
     """
+    require_every_phase(config)
     source = open_source(config.data.source, "train")
     run.begin(config)
     fabric = launch(config)
@@ -103,7 +104,7 @@ class Trainer:
 
     def fit(self, batches: Batches, quarantine: Quarantine, display: TrainingDisplay) -> None:
         """Run the remaining steps; on a stop signal save and raise `Interrupted`."""
-        log = MetricsLog(self.run, self.config, self.epoch) if self.fabric.is_global_zero else None
+        log = together(self._open_log)
         saved_at = time.monotonic()
         bad: list[BadImage] = []
         with StopRequest() as stop:
@@ -136,6 +137,11 @@ class Trainer:
                         raise Interrupted(stop.signal_number or signal.SIGINT)
         if log is not None:
             log.close()
+
+    def _open_log(self) -> MetricsLog | None:
+        if not self.fabric.is_global_zero:
+            return None
+        return MetricsLog(self.run, self.config, self.epoch)
 
     def _train_step(self, batch: Batch) -> MethodOutput:
         lr = learning_rate(self.config, self.step, self.steps_per_epoch)

@@ -32,7 +32,6 @@ from imsvd.checkpoints import (
 from imsvd.datasets import BadImage
 from imsvd.distributed import (
     any_rank,
-    barrier,
     gather_lists,
     mean_over_ranks,
     on_first_rank,
@@ -87,19 +86,26 @@ def evaluate_by_training(
     else:
         console.print(f"Already evaluated: {escape(str(folder))}", highlight=False, soft_wrap=True)
     metrics = training.metrics()
-    if fabric.is_global_zero and folder.name not in _recorded(run):
-        details = training.details() | encoder_details(evaluation.encoder)
-        details |= {
-            "train_images": len(splits.train),
-            "chance": chance(splits.test_labels),
-            "evaluation": folder.name,
-            "settings": settings.model_dump(mode="json", exclude={"compute"}),
-        }
-        if evaluation.labels:
-            details["labels"] = evaluation.labels
-        append_result(run, evaluation.protocol, metrics, data=data, details=details)
-    barrier()
+    on_first_rank(lambda: _record(training, run, data))
     return metrics
+
+
+def _record(training: ClassifierTraining, run: Path, data: str) -> None:
+    """Append the result to results.jsonl, once."""
+    evaluation, folder = training.evaluation, training.folder
+    if folder.name in _recorded(run):
+        return
+    splits, settings = evaluation.splits, evaluation.settings
+    details = training.details() | encoder_details(evaluation.encoder)
+    details |= {
+        "train_images": len(splits.train),
+        "chance": chance(splits.test_labels),
+        "evaluation": folder.name,
+        "settings": settings.model_dump(mode="json", exclude={"compute"}),
+    }
+    if evaluation.labels:
+        details["labels"] = evaluation.labels
+    append_result(run, evaluation.protocol, training.metrics(), data=data, details=details)
 
 
 class ClassifierTraining:
@@ -133,10 +139,7 @@ class ClassifierTraining:
         """Open the images to train and to test on."""
         evaluation, fabric = self.evaluation, self.fabric
         train, config = evaluation.splits.train, evaluation.pretraining_config()
-        if fabric.is_global_zero:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            for folder in (self.folder, self.folder / "checkpoints"):
-                remove_leftovers(folder)
+        on_first_rank(self._make_room)
         self.quarantine = shared_quarantine(
             train, evaluation.settings.bad_image_limit, self.folder / "bad_images.jsonl"
         )
@@ -146,6 +149,11 @@ class ClassifierTraining:
         replaced = self.quarantine.replacements() != torch.arange(len(train))
         self.labels[replaced.to(fabric.device)] = IGNORED
         self.test = HeldOutImages(evaluation.splits.test, evaluation.encoder.description, config)
+
+    def _make_room(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for folder in (self.folder, self.folder / "checkpoints"):
+            remove_leftovers(folder)
 
     def fit(self, console: Console) -> None:
         """Run the remaining steps; on a stop signal save and raise `Interrupted`."""

@@ -91,11 +91,11 @@ class ViewsSettings(Settings):
         le=30,
         description="Small views beside the large ones (multi-crop), for methods that use them.",
     )
-    local_size: int | None = Field(
-        default=None,
+    local_size: int = Field(
+        default=96,
         ge=8,
-        description="Side of the local views, in pixels; by default 96 where the first view has 224, "
-        "and in that proportion.",
+        description="Side of the local views, in pixels. Where the first view is no larger than that, "
+        "they have 3/7 of its side, as 96 is of 224.",
     )
     local_crop_scale: Range = Field(
         default=(0.05, 0.14), description="Share of the image's area that a local view shows."
@@ -117,7 +117,8 @@ class ViewsSettings(Settings):
 
     @property
     def _local_size(self) -> int:
-        return self.local_size or max(8, round(self.views[0].size * 96 / 224))
+        size = self.views[0].size
+        return self.local_size if self.local_size < size else max(8, round(size * 3 / 7))
 
     @property
     def whole_image_size(self) -> int:
