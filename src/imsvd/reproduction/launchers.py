@@ -63,6 +63,7 @@ def check_jobs(plan: FullPlan, launcher: str, machines: Machines) -> None:
     """Refuse what could not be submitted, before anything is shown or written."""
     if launcher not in SCRIPTS:
         raise InputError(f"--launcher {launcher!r} is not possible; choose {' or '.join(SCRIPTS)}.")
+    check_machines(machines)
     for run in plan.runs:
         # A batch that does not divide by the processes is better refused now than on the cluster.
         EpochOrder(IMAGENET_IMAGES, run.job.config.training.batch_size, 0, world=machines.processes)
