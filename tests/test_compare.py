@@ -248,14 +248,17 @@ def test_two_methods_in_one_table_and_momentum_copies_are_no_heads(
     assert untrained.backbone_parameters == imsvd.backbone_parameters == byol.backbone_parameters
 
 
+def words(data: Path, out: Path, lr_factors: str, *settings: str) -> list[str]:
+    """The command line of a comparison with one seed."""
+    sets = [part for setting in (*small.SETTINGS, *settings) for part in ("--set", setting)]
+    what = ["compare", str(data), "--recipe", "shapes", "--methods", "imsvd", "--seeds", "1"]
+    return [*what, "--lr-factors", lr_factors, "--out", str(out), *sets]
+
+
 def test_a_run_that_diverges_is_a_line_in_the_table(
     trained: list[str], command: CommandLine, data: Path, tmp_path: Path
 ) -> None:
-    settings = [*small.SETTINGS, "optimizer.name=sgd"]
-    sets = [part for setting in settings for part in ("--set", setting)]
-    arguments = ["compare", str(data), "--recipe", "shapes", "--methods", "imsvd", "--seeds", "1"]
-    code = command([*arguments, "--lr-factors", "1e32,1", "--out", str(tmp_path), *sets])
-    assert code == 1
+    assert command(words(data, tmp_path, "1e32,1", "optimizer.name=sgd")) == 1
     assert trained == ["untrained-seed0", "imsvd-lr3e+29-seed0", "imsvd-lr0.003-seed0"]
     assert "the encoder has diverged" in command.out
     assert f"Plot: {tmp_path / 'accuracy.png'}" in command.out
@@ -273,10 +276,7 @@ def test_a_run_that_diverges_is_a_line_in_the_table(
 def test_no_plot_is_named_where_there_is_nothing_to_draw(
     trained: list[str], command: CommandLine, data: Path, tmp_path: Path
 ) -> None:
-    settings = [*small.SETTINGS, "training.knn_every=0"]
-    sets = [part for setting in settings for part in ("--set", setting)]
-    arguments = ["compare", str(data), "--recipe", "shapes", "--methods", "imsvd", "--seeds", "1"]
-    assert command([*arguments, "--lr-factors", "1", "--out", str(tmp_path), *sets]) == 0
+    assert command(words(data, tmp_path, "1", "training.knn_every=0")) == 0
     assert len(trained) == 2
     assert f"Table: {tmp_path / 'comparison.md'}" in command.out
     assert "Plot: " not in command.out

@@ -196,6 +196,11 @@ def seed_random_state(seed: int) -> None:
     np.random.seed(seed % 2**32)  # noqa: NPY002 - the global one is meant
 
 
+def seed_step(seed: int, step: int, rank: int) -> None:
+    """Let what a step draws, such as dropout or anchors, follow from these three alone."""
+    seed_random_state(int(np.random.SeedSequence((seed, step, rank)).generate_state(1)[0]))
+
+
 def random_state() -> dict[str, Any]:
     """Return the state of every random generator that a network may draw from."""
     kind, words, *position = np.random.get_state(legacy=True)  # noqa: NPY002 - the global one is meant

@@ -19,7 +19,7 @@ from imsvd.checkpoints import (
     load_newest_checkpoint,
     remove_leftovers,
     save_checkpoint,
-    seed_random_state,
+    seed_step,
 )
 from imsvd.config import Config
 from imsvd.detection.batches import Batch, TrainingStream, to_device, training_batches
@@ -187,8 +187,8 @@ class DetectorTrainer:
 
     def _seed(self, step: int | None = None) -> None:
         """Let what a step draws, such as anchors, follow from the seed, the step and the rank."""
-        key = (self.settings.seed, self.step if step is None else step, self.fabric.global_rank)
-        seed_random_state(int(np.random.SeedSequence(key).generate_state(1)[0]))
+        number = self.step if step is None else step
+        seed_step(self.settings.seed, number, self.fabric.global_rank)
 
     def _refuse_divergence(self) -> None:
         broken = not all(bool(torch.isfinite(value)) for value in self.losses.values())

@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from lightning_fabric import Fabric
 from rich.console import Console
@@ -20,6 +19,7 @@ from imsvd.checkpoints import (
     restore_random_state,
     save_checkpoint,
     seed_random_state,
+    seed_step,
 )
 from imsvd.config import Config, require_every_phase
 from imsvd.datasets import BadImage, ImageSource, Quarantine, open_source
@@ -160,8 +160,7 @@ class Trainer:
     def _seed_ranks_apart(self) -> None:
         """Let ranks draw different dropout, from the step alone, for a checkpoint has one rank's state."""
         if self.fabric.world_size > 1:
-            key = (self.config.seed, self.step, self.fabric.global_rank)
-            seed_random_state(int(np.random.SeedSequence(key).generate_state(1)[0]))
+            seed_step(self.config.seed, self.step, self.fabric.global_rank)
 
     @property
     def epoch(self) -> int:
@@ -289,9 +288,8 @@ def check_view_sizes(method: Method, config: Config) -> None:
         try:
             with torch.no_grad():
                 features = method.backbone.eval()(torch.zeros(1, 3, size, size))
-            assert features.shape == (1, feature_width(method.backbone)), (
-                f"it gives {tuple(features.shape)} instead of a vector"
-            )
+            if features.shape != (1, feature_width(method.backbone)):
+                raise RuntimeError(f"it gives {tuple(features.shape)} instead of a vector")
         except (RuntimeError, AssertionError) as error:
             raise InputError(
                 f"backbone {config.backbone.name!r} cannot take images of {size} pixels "
