@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from imsvd.distributed import all_gather_rows, gather_lists, world_size
+from imsvd.distributed import all_gather_rows, gather_lists, together, world_size
 from imsvd.errors import InputError
 from imsvd.evaluation.best_neighbours import Neighbours
 from imsvd.evaluation.features import Features
@@ -143,20 +143,17 @@ def knn_of_shares(
 
 def _refuse_together(train: Features, test: Features) -> None:
     """Refuse unusable features on every rank alike, so that none waits for one that has given up."""
-    problems: list[str] = []
-    for split, part in (("training", train), ("test", test)):
-        try:
-            if len(part.features):
-                check_features(split, part.features)
-        except InputError as error:
-            problems.append(str(error))
-    totals = gather_lists([(len(train.features), len(test.features))])
-    for split, total in zip(("training", "test"), map(sum, zip(*totals, strict=True)), strict=True):
-        if not total:
-            problems.append(f"There are no {split} images to evaluate with.")
-    everyone = gather_lists(problems)
-    if everyone:
-        raise InputError(everyone[0])
+    splits = {"training": train.features, "test": test.features}
+
+    def check_share() -> None:
+        for split, features in splits.items():
+            if len(features):
+                check_features(split, features)
+
+    together(check_share)
+    for split, features in splits.items():
+        if not sum(gather_lists([len(features)])):
+            raise InputError(f"There are no {split} images to evaluate with.")
     check_widths(train.features, test.features)
 
 
