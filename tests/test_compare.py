@@ -102,6 +102,15 @@ def test_phases_of_methods_keep_their_share_of_a_shorter_training() -> None:
     assert phase("la", "warmup_epochs", *short, "method.warmup_epochs=9") == 9
 
 
+def test_a_method_that_is_not_compared_decides_nothing() -> None:
+    compared = choose_variants(["npid", "moco_v2"], [])
+    short = ["training.epochs=5"]  # shorter than IMSVD's warm-up
+    candidates = plan(
+        "shapes:128", "imagenet", variants=compared, seeds=(0,), lr_factors=(1,), settings=short
+    )
+    assert [candidate.jobs[0].config.training.epochs for candidate in candidates] == [5, 5, 5]
+
+
 def test_the_untrained_encoder_comes_first_and_once_per_seed() -> None:
     first, *_ = plan_shapes("imsvd", *OTHERS, seeds=(4, 7, 4))
     assert first.method == "untrained"

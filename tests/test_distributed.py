@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -5,10 +6,12 @@ import torch
 from torch import Tensor
 
 from imsvd import distributed
+from imsvd.datasets.quarantine import Quarantine
 from imsvd.datasets.shapes import ShapesSource
 from imsvd.errors import InputError
-from imsvd.training.loop import require_same_start
+from imsvd.training.agreement import require_same_start, shared_quarantine
 from tests import gloo
+from tests.datasets.test_quarantine import PartlyBad, bad_images
 
 
 def local_values(rank: int) -> Tensor:
@@ -123,9 +126,27 @@ def test_a_failure_of_one_rank_is_that_of_all() -> None:
     assert fail_on_the_last_rank() == [f"OSError: {sentence}"] * 2
 
 
+def share_quarantine(folder: str) -> list[int]:
+    """What each rank knows of the bad images that the first one's file lists."""
+    own = Path(folder, str(distributed.rank())) / "bad_images.jsonl"
+    quarantine = shared_quarantine(PartlyBad(4, {1, 3}), 1.0, own)
+    quarantine.report(bad_images(3))
+    return [item.index for item in quarantine.listed]
+
+
+def test_bad_images_that_one_rank_has_listed_are_known_to_all(tmp_path: Path) -> None:
+    for name in ("0", "1"):
+        (tmp_path / name).mkdir()
+    known = Quarantine(PartlyBad(4, {1, 3}), 1.0, tmp_path / "0" / "bad_images.jsonl")
+    known.report(bad_images(1))
+    assert gloo.run(2, share_quarantine, str(tmp_path)) == [[1, 3], [1, 3]]
+    assert len((tmp_path / "0" / "bad_images.jsonl").read_text().splitlines()) == 2
+    assert not (tmp_path / "1" / "bad_images.jsonl").exists()
+
+
 def start(step: int) -> str:
     try:
-        require_same_start(step * distributed.rank(), ShapesSource(count=4))
+        require_same_start(step * distributed.rank(), ShapesSource(count=4).fingerprint())
     except InputError as error:
         return str(error)
     return ""

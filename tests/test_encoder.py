@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import imsvd
@@ -12,8 +13,10 @@ from imsvd.checkpoints import load_newest_checkpoint
 from imsvd.encoder import Encoder, load
 from imsvd.errors import InputError
 from imsvd.information import soft_discretise
-from imsvd.methods import build_method
+from imsvd.methods import MethodOutput, build_method
 from imsvd.networks import build_backbone
+from imsvd.training.batches import Batch
+from imsvd.training.loop import Trainer
 from tests.trained import train_tiny
 from tests.training import tiny
 
@@ -133,3 +136,38 @@ def test_an_encoder_without_variables_says_so(encoder: Encoder) -> None:
     assert bare.features(pictures()).shape == (5, 8)
     with pytest.raises(InputError, match="no discrete variables"):
         bare.codes(pictures())
+
+
+def test_the_encoder_of_an_interrupted_run_knows_its_epoch(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert load(trained).epoch == 2
+    take_step = Trainer._train_step
+
+    def break_down(self: Trainer, batch: Batch) -> MethodOutput:
+        if self.epoch == 1:
+            raise RuntimeError("the power is gone")
+        return take_step(self, batch)
+
+    monkeypatch.setattr(Trainer, "_train_step", break_down)
+    with pytest.raises(RuntimeError, match="power"):
+        train_tiny(tmp_path / "run")
+    assert load(tmp_path / "run").epoch == 1
+
+
+def forget_epoch(run: Path) -> None:
+    path = run / "encoder.safetensors"
+    save_file(load_file(path), path)
+
+
+def test_the_epoch_of_an_earlier_versions_encoder_is_told_by_a_finished_run(
+    trained: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    forget_epoch(run)
+    assert load(run).epoch == 2
+    log = run / "metrics.jsonl"
+    log.write_text(log.read_text().splitlines(keepends=True)[0])
+    assert load(run).epoch is None
+    (run / "config.yaml").write_text("- no settings")
+    assert load(run).epoch is None

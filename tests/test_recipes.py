@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from imsvd.api import configure
 from imsvd.config import Config, override, require_every_phase
 from imsvd.errors import InputError
 from imsvd.methods import METHODS, IMSVDSettings, build_method
@@ -77,6 +78,22 @@ def test_a_phase_and_what_follows_it_keep_their_place(phase: int, whole: int, ep
 def test_every_phase_of_a_method_is_reached(name: str, method_name: str) -> None:
     config = recipe(name, method_name)
     assert 1 <= getattr(config.method, COUNTED_IN_EPOCHS[method_name]) < config.training.epochs / 2
+
+
+@pytest.mark.parametrize("method_name", ["la", "pcl", "swav"])
+def test_phases_shrink_with_the_training_and_do_not_grow(method_name: str) -> None:
+    name = COUNTED_IN_EPOCHS[method_name]
+
+    def phase(*settings: str) -> int:
+        config = configure(
+            "shapes", recipe_name="cifar10-cpu", method=method_name, settings=settings
+        )
+        return int(getattr(config.method, name))
+
+    published = phase()
+    assert phase("training.epochs=19", "optimizer.warmup_epochs=1") == published // 2
+    assert phase("training.epochs=380") == published
+    assert phase("training.epochs=19", f"method.{name}=7", "optimizer.warmup_epochs=1") == 7
 
 
 @pytest.mark.parametrize("method_name", ["la", "pcl"])

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from imsvd import codes
 from imsvd.codes import Written
-from imsvd.config import Config, override
+from imsvd.config import Config
 from imsvd.datasets import ImageSource, open_source, small_image_size
 from imsvd.datasets.opening import absolute
 from imsvd.encoder import Encoder, load, open_encoder
@@ -18,6 +18,7 @@ from imsvd.export import export_encoder
 from imsvd.progress import progress_bar
 from imsvd.recipes import recipe
 from imsvd.recipes.fitting import fit_to_images
+from imsvd.recipes.phases import override_in_proportion
 from imsvd.runs import RunFolder
 from imsvd.training import train
 
@@ -63,7 +64,7 @@ def configure(
     )
     values = chosen.model_dump(mode="json")
     values["data"]["source"] = absolute(data)
-    return override(Config.model_validate(values), settings)
+    return override_in_proportion(Config.model_validate(values), settings)
 
 
 def automatic_config(source: ImageSource, method: str = "imsvd") -> Config:

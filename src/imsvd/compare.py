@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from imsvd.api import configure
-from imsvd.config import Config, override, parse_config, require_every_phase
+from imsvd.config import Config, parse_config, require_every_phase
 from imsvd.datasets import open_source
 from imsvd.errors import InputError
 from imsvd.grid.choices import check_seeds, check_settings
@@ -21,7 +21,7 @@ from imsvd.grid.runner import Standing, run_folder, run_grid
 from imsvd.grid.table import Entry, Row, cells, header, measures_of
 from imsvd.grid.variant import Variant, choose_variants
 from imsvd.progress import counted
-from imsvd.recipes.phases import phases_in_proportion
+from imsvd.recipes.phases import override_in_proportion
 
 LR_FACTORS = (0.33, 1.0, 3.0)
 """Every method is tried with its recipe's learning rate times each of these."""
@@ -119,16 +119,12 @@ def plan(
     """Return what is to be run: the untrained encoder, then every method with every learning rate."""
     _check_choices(seeds, lr_factors, settings)
     common = configure(data, recipe_name=recipe)
-    # What is set for methods may not fit the common one.
-    for_all = [setting for setting in settings if not setting.lstrip().startswith("method.")]
-    epochs = override(common, for_all).training.epochs
     candidates = []
     for name, method, differences in variants:
         own = configure(data, recipe_name=recipe, method=method)
         # A method's recipe may ask for more epochs or another batch; here all get the same.
         alike = own.model_copy(update={group: getattr(common, group) for group in EQUAL})
-        phases = phases_in_proportion(alike, epochs)
-        alike = override(alike, [*phases, *settings, *differences])
+        alike = override_in_proportion(alike, [*settings, *differences])
         require_every_phase(alike)
         label = name if differences else ""
         for factor in dict.fromkeys(lr_factors):

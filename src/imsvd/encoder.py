@@ -279,6 +279,9 @@ def _saved_epoch(folder: RunFolder, metadata: Mapping[str, str]) -> int | None:
     if "epoch" in metadata:
         return int(metadata["epoch"])
     # Earlier versions did not write it; of a finished run it is known all the same.
-    records = folder.metrics() if folder.exists() else []
-    last = records[-1]["epoch"] if records else None
-    return last if last is not None and last == folder.config().training.epochs else None
+    try:
+        records = folder.metrics() if folder.exists() else []
+        last = records[-1]["epoch"] if records else None
+        return last if last is not None and last == folder.config().training.epochs else None
+    except InputError:  # an encoder is of use without its run's other files
+        return None

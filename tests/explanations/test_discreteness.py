@@ -84,3 +84,12 @@ def test_few_images_do_not_push_the_bound_below_the_truth(count: int, size: int)
     codes = np.random.default_rng(1).integers(size, size=(count, 12))
     entropy = code_entropy(codes, (size,) * 12)
     assert entropy.capacity * 0.97 <= entropy.upper <= entropy.capacity
+
+
+@pytest.mark.parametrize("dead", [0, 11])
+def test_a_variable_that_always_chooses_alike_does_not_spoil_the_bound(dead: int) -> None:
+    codes = np.random.default_rng(1).integers(80, size=(1000, 12))
+    codes[:, dead] = 3
+    entropy = code_entropy(codes, (80,) * 12)
+    truth = 11 * np.log2(80)
+    assert 0.97 * truth <= entropy.upper <= 1.01 * truth

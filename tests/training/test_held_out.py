@@ -1,11 +1,16 @@
+from collections.abc import Sequence
+
 import pytest
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from imsvd.datasets import ShapesSource, Subset
+from imsvd.datasets.source import UnreadableImage
 from imsvd.encoder import describe_encoder
+from imsvd.errors import InputError
 from imsvd.training.held_out import HeldOutImages
+from tests import gloo
 from tests.training import tiny
 
 
@@ -46,22 +51,9 @@ def test_accuracies_by_hand() -> None:
 
 
 @pytest.mark.parametrize("count", [37, 2])
-def test_the_shares_of_all_ranks_make_the_whole_even_where_some_are_empty(
-    count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    parts: list[Tensor] = []
-
-    def gather(part: Tensor) -> Tensor:
-        parts.append(part)
-        return torch.stack(parts).sum(dim=0) if len(parts) == 3 else torch.ones_like(part)
-
-    monkeypatch.setattr("imsvd.distributed.world_size", lambda: 3)
-    monkeypatch.setattr("imsvd.training.held_out.all_reduce_sum", gather)
-    for rank in range(3):
-        monkeypatch.setattr("imsvd.distributed.rank", lambda rank=rank: rank)
-        found = measure(count)
-    assert found == pytest.approx(by_hand(count))
-    assert [int(part[2]) for part in parts] == ([12, 12, 13] if count == 37 else [0, 1, 1])
+def test_the_shares_of_all_ranks_make_the_whole_even_where_some_are_empty(count: int) -> None:
+    for found in gloo.run(3, measure, count):
+        assert found == pytest.approx(by_hand(count))
 
 
 def test_small_images_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,3 +71,31 @@ def test_no_more_than_five_classes_have_no_top5() -> None:
     images = HeldOutImages(source, describe_encoder(config), config)
     found = images.measure(Guesses(), Fabric(accelerator="cpu", devices=1))
     assert set(found) == {"top1", "test_images"}
+
+
+class HalfReadable(ShapesSource):
+    """Images of which the second half cannot be read."""
+
+    def read(self, index: int) -> Tensor:
+        if index >= len(self) // 2:
+            raise UnreadableImage(self.identity(index), "truncated JPEG")
+        return super().read(index)
+
+    def read_many(self, indices: Sequence[int]) -> list[Tensor]:
+        return [self.read(index) for index in indices]
+
+
+def hear(size: int) -> str:
+    config, source = tiny.config(), HalfReadable("test", count=8, size=size)
+    try:
+        images = HeldOutImages(source, describe_encoder(config), config)
+        images.measure(Guesses(), Fabric(accelerator="cpu", devices=1))
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("size", [32, 128])  # kept in memory, and not
+def test_a_rank_without_a_readable_image_leaves_none_waiting(size: int) -> None:
+    first, second = gloo.run(2, hear, size)
+    assert first == second != ""

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from imsvd.runs import RunFolder
 from imsvd.training import loop, train
 from imsvd.training.batches import Batch, EpochOrder
 from imsvd.training.costs import median_epoch_seconds
+from imsvd.training.fitness import check_precision
 from imsvd.training.hardware import launch
 from imsvd.training.online import OnlineKNN
 from tests.contracts.test_methods import SMALL
@@ -277,9 +279,20 @@ def test_what_needs_double_precision_is_refused_where_there_is_none() -> None:
     for name in METHODS:
         config = recipe("shapes", name)
         method = build_method(config.method, build_backbone(config.backbone), 10_000)
-        loop.check_precision(method, config, torch.device("cpu"))
+        check_precision(method, config, torch.device("cpu"))
         if name == "corinfomax":
             with pytest.raises(InputError, match="corinfomax computes in float64"):
-                loop.check_precision(method, config, apple)
+                check_precision(method, config, apple)
         else:
-            loop.check_precision(method, config, apple)
+            check_precision(method, config, apple)
+
+
+def test_ranks_draw_differently_and_a_step_draws_alike() -> None:
+    def draw(rank: int, step: int) -> float:
+        fabric = SimpleNamespace(world_size=2, global_rank=rank)
+        trainer = SimpleNamespace(fabric=fabric, config=tiny.config(), step=step)
+        loop.Trainer._seed_ranks_apart(trainer)  # type: ignore[arg-type]
+        return float(torch.rand(()))
+
+    assert draw(0, 5) == draw(0, 5)
+    assert len({draw(0, 5), draw(1, 5), draw(0, 6), draw(1, 6)}) == 4

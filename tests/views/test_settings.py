@@ -64,6 +64,11 @@ def test_local_views_are_smaller_than_the_large_ones(size: int, local: int) -> N
     assert views.every[2].size == local
 
 
+def test_a_size_of_local_views_that_was_asked_for_is_obeyed() -> None:
+    views = paper_views(32).model_copy(update={"local_views": 1, "local_size": 40})
+    assert views.every[2].size == 40
+
+
 def test_local_views_follow_the_large_ones() -> None:
     views = paper_views(224).model_copy(update={"local_views": 3})
     assert views.model_copy(update={"local_size": 64}).every[4].size == 64

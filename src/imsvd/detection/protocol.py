@@ -17,7 +17,7 @@ from imsvd.detection.evaluation import average_precision, detect
 from imsvd.detection.model import build_detector
 from imsvd.detection.settings import DetectionSettings
 from imsvd.detection.training import DetectorTrainer
-from imsvd.distributed import gather_lists
+from imsvd.distributed import gather_lists, together
 from imsvd.encoder import Encoder
 from imsvd.progress import progress_bar
 from imsvd.training.hardware import launch
@@ -64,7 +64,8 @@ def run_coco(
         found = detect(
             trainer.model, data.val, fabric.device, lambda done: bar.update(task, completed=done)
         )
-    own = [average_precision(data.val.ground_truth(), found)] if fabric.is_global_zero else []
+    first = fabric.is_global_zero
+    own = together(lambda: [average_precision(data.val.ground_truth(), found)] if first else [])
     (metrics,) = gather_lists(own)
     details = {
         "train_images": len(data.train.trainable),

@@ -28,6 +28,7 @@ from imsvd.detection.settings import DetectionSettings
 from imsvd.distributed import any_rank, mean_over_ranks, on_first_rank, together
 from imsvd.errors import InputError, Interrupted
 from imsvd.progress import progress_bar
+from imsvd.training.agreement import require_same_start
 from imsvd.training.hardware import worker_count
 from imsvd.training.interruption import StopRequest
 
@@ -73,6 +74,7 @@ class DetectorTrainer:
         """Run the remaining steps; on a stop signal save and raise `Interrupted`."""
         for complaint in together(self.resume):
             console.print(f"[yellow]{escape(complaint)}[/yellow] Using the checkpoint before it.")
+        require_same_start(self.step, self.stream.split.fingerprint)
         if self.fabric.is_global_zero:
             remove_leftovers(self.folder)
         total = self.settings.iterations

@@ -1,21 +1,26 @@
 """What a method counts in epochs, such as when its queue begins, in a shorter or longer training."""
 
-from imsvd.config import Config
+from collections.abc import Sequence
+
+from imsvd.config import Config, override
 
 COUNTED_IN_EPOCHS = {"swav": "queue_start_epoch", "la": "warmup_epochs", "pcl": "warmup_epochs"}
 """The settings of methods that are a number of epochs."""
 
 
-def phases_in_proportion(config: Config, epochs: int) -> list[str]:
-    """Return the settings, as for `--set`, that keep the method's phases at their share of `epochs`.
+def override_in_proportion(config: Config, assignments: Sequence[str]) -> Config:
+    """Return `config` with assignments applied; where they shorten the training, phases shrink with it.
 
-    A method that warms up for 10 of 38 epochs would otherwise do nothing else in a run of 10.
+    A method that warms up for 10 of 38 epochs would otherwise do nothing else in a run of 10. In
+    longer training phases stay as published. Assignments of the phase itself are obeyed.
     """
+    changed = override(config, assignments)
     name = COUNTED_IN_EPOCHS.get(config.method.name)
-    if name is None:
-        return []
-    published: int = getattr(config.method, name)
-    return [f"method.{name}={in_proportion(published, config.training.epochs, epochs)}"]
+    whole, epochs = config.training.epochs, changed.training.epochs
+    if name is None or epochs >= whole:
+        return changed
+    phase = in_proportion(getattr(config.method, name), whole, epochs)
+    return override(config, [f"method.{name}={phase}", *assignments])
 
 
 def in_proportion(phase: int, whole: int, epochs: int) -> int:

@@ -23,7 +23,7 @@ from imsvd.reproduction.report import current_facts, write_result
 from imsvd.reproduction.results import Found, Result, sources
 from imsvd.reproduction.showing import draw, drawn_figures, show
 from imsvd.reproduction.variants import Setup
-from imsvd.results_table import PAPER_SETTINGS, as_in_the_paper, is_of_untrained
+from imsvd.results_table import as_in_the_paper, is_of_untrained
 from imsvd.runs import RunFolder
 from imsvd.training.costs import largest_peak, median_epoch_seconds
 
@@ -120,5 +120,5 @@ def _is_wanted(record: Mapping[str, Any], protocol: str, data: str, cell: Cell) 
         and record["data"] == data
         and not is_of_untrained(record)
         and details.get("epoch") == finished
-        and (protocol not in PAPER_SETTINGS or as_in_the_paper(protocol, details))
+        and as_in_the_paper(protocol, details)
     )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from imsvd.config import Config
 from imsvd.datasets import ImageSource, Quarantine, Subset, load_into_memory
-from imsvd.distributed import all_reduce_sum, own_slice
+from imsvd.distributed import all_reduce_sum, own_slice, together
 from imsvd.encoder import EncoderDescription
 from imsvd.evaluation import extract_features
 from imsvd.evaluation.classification import count_hits
@@ -26,14 +26,14 @@ class HeldOutImages:
         self.description, self.config = description, config
         own = own_slice(len(source))
         self.source = Subset(source, range(own.start, own.stop))
-        self.images = _small_images(self.source) if len(self.source) else None
+        self.images = together(lambda: _small_images(self.source) if len(self.source) else None)
 
     def measure(self, network: nn.Module, fabric: Fabric) -> dict[str, Any]:
         """Accuracies in percent over all readable test images, and how many those are.
 
         Top-5 is left out where there are no more than five classes.
         """
-        counts = self._counts(network, fabric) if len(self.source) else [0, 0, 0]
+        counts = together(lambda: self._counts(network, fabric) if len(self.source) else [0, 0, 0])
         total = all_reduce_sum(torch.tensor(counts, device=fabric.device))
         top1, top5, count = total.tolist()
         measured: dict[str, Any] = {"top1": 100 * top1 / count}

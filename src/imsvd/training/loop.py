@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,16 +22,18 @@ from imsvd.checkpoints import (
 )
 from imsvd.config import Config, require_every_phase
 from imsvd.datasets import BadImage, ImageSource, Quarantine, open_source
-from imsvd.distributed import any_rank, gather_lists, on_first_rank, rank, together
+from imsvd.distributed import any_rank, gather_lists, on_first_rank, together
 from imsvd.encoder import save_encoder
 from imsvd.errors import InputError, Interrupted
 from imsvd.methods import Method, MethodOutput, build_method
-from imsvd.networks import build_backbone, feature_width
+from imsvd.networks import build_backbone
 from imsvd.progress import counted
 from imsvd.runs import RunFolder
+from imsvd.training.agreement import require_same_start, shared_quarantine
 from imsvd.training.batches import Batch, Batches, EpochOrder
 from imsvd.training.costs import peak_memory
 from imsvd.training.display import TrainingDisplay
+from imsvd.training.fitness import check_precision, check_view_sizes
 from imsvd.training.hardware import launch
 from imsvd.training.interruption import StopRequest
 from imsvd.training.loading import build_batches
@@ -48,7 +49,8 @@ def train(config: Config, run: RunFolder, console: Console) -> None:
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, when everything has been saved.
     """
-    require_every_phase(config)
+    if not run.exists():
+        require_every_phase(config)
     source = open_source(config.data.source, "train")
     run.begin(config)
     fabric = launch(config)
@@ -62,7 +64,7 @@ def train(config: Config, run: RunFolder, console: Console) -> None:
     trainer = Trainer(config, run, fabric, source, order)
     for complaint in together(trainer.resume):
         console.print(f"[yellow]{escape(complaint)}[/yellow] Using the checkpoint before it.")
-    require_same_start(trainer.step, source)
+    require_same_start(trainer.step, source.fingerprint())
     if fabric.is_global_zero:
         run.remove_leftovers()
     if trainer.step >= trainer.last_step:
@@ -263,48 +265,6 @@ class Trainer:
 
     def _weights(self) -> dict[str, Tensor]:
         return dict(self.method.state_dict())
-
-
-def shared_quarantine(source: ImageSource, limit: float, path: Path) -> Quarantine:
-    """The bad images that `path` lists, known to all ranks; the first one writes."""
-    first = rank() == 0
-    quarantine = together(lambda: Quarantine(source, limit, path if first else None))
-    quarantine.adopt(gather_lists(quarantine.listed))
-    return quarantine
-
-
-def require_same_start(step: int, source: ImageSource) -> None:
-    """Refuse to begin where ranks would go on from different checkpoints or with other images."""
-    if len(set(gather_lists([(step, source.fingerprint())]))) > 1:
-        raise InputError(
-            "the processes do not see the same checkpoint and images; put --out and the data on a disk "
-            "that all machines share."
-        )
-
-
-def check_view_sizes(method: Method, config: Config) -> None:
-    """Let one empty image of each size through, so that a misfit is found before any data are read."""
-    for size in {view.size for view in config.views.every} | {config.views.whole_image_size}:
-        try:
-            with torch.no_grad():
-                features = method.backbone.eval()(torch.zeros(1, 3, size, size))
-            if features.shape != (1, feature_width(method.backbone)):
-                raise RuntimeError(f"it gives {tuple(features.shape)} instead of a vector")
-        except (RuntimeError, AssertionError) as error:
-            raise InputError(
-                f"backbone {config.backbone.name!r} cannot take images of {size} pixels "
-                f"({str(error).splitlines()[0].rstrip('.')}); change views or backbone.options."
-            ) from error
-    method.backbone.train()
-
-
-def check_precision(method: Method, config: Config, device: torch.device) -> None:
-    """Refuse a method that computes in float64 on Apple's GPUs, which have none."""
-    if device.type == "mps" and any(buffer.dtype == torch.float64 for buffer in method.buffers()):
-        raise InputError(
-            f"{config.method.name} computes in float64, which this GPU cannot; "
-            "add --set compute.accelerator=cpu."
-        )
 
 
 def prepare(method: Method, fabric: Fabric) -> Method:

@@ -41,6 +41,7 @@ from imsvd.encoder import encoder_details
 from imsvd.errors import InputError, Interrupted
 from imsvd.evaluation import append_result, chance, read_results
 from imsvd.progress import progress_bar
+from imsvd.training.agreement import require_same_start, shared_quarantine
 from imsvd.training.batches import Batch, Batches, EpochOrder
 from imsvd.training.classifier import Classifier, build_optimizer
 from imsvd.training.evaluation import Evaluation
@@ -48,7 +49,6 @@ from imsvd.training.hardware import launch
 from imsvd.training.held_out import HeldOutImages
 from imsvd.training.interruption import StopRequest
 from imsvd.training.loading import build_batches
-from imsvd.training.loop import require_same_start, shared_quarantine
 
 IGNORED = -100
 """The label that `cross_entropy` passes over: of an image that another one replaces."""
@@ -79,7 +79,7 @@ def evaluate_by_training(
     training = ClassifierTraining(evaluation, folder, fabric)
     for complaint in together(training.resume):
         console.print(f"[yellow]{escape(complaint)}[/yellow] Using the checkpoint before it.")
-    require_same_start(training.step, splits.train)
+    require_same_start(training.step, splits.train.fingerprint())
     if training.step < training.last_step:
         training.prepare(console)
         training.fit(console)
@@ -93,10 +93,11 @@ def evaluate_by_training(
 def _record(training: ClassifierTraining, run: Path, data: str) -> None:
     """Append the result to results.jsonl, once."""
     evaluation, folder = training.evaluation, training.folder
-    if folder.name in _recorded(run):
+    encoder = encoder_details(evaluation.encoder)
+    if _is_recorded(run, {"evaluation": folder.name} | encoder):
         return
     splits, settings = evaluation.splits, evaluation.settings
-    details = training.details() | encoder_details(evaluation.encoder)
+    details = training.details() | encoder
     details |= {
         "train_images": len(splits.train),
         "chance": chance(splits.test_labels),
@@ -304,8 +305,9 @@ def _require_divisible(batch_size: int, processes: int) -> None:
         )
 
 
-def _recorded(run: Path) -> set[str]:
-    return {str(record.get("details", {}).get("evaluation")) for record in read_results(run)}
+def _is_recorded(run: Path, details: dict[str, Any]) -> bool:
+    """Whether a result has these details; earlier versions did not write all of the encoder's."""
+    return any(details.items() <= record.get("details", {}).items() for record in read_results(run))
 
 
 def _line(record: dict[str, Any], epochs: int) -> str:

@@ -91,11 +91,11 @@ class ViewsSettings(Settings):
         le=30,
         description="Small views beside the large ones (multi-crop), for methods that use them.",
     )
-    local_size: int = Field(
-        default=96,
+    local_size: int | None = Field(
+        default=None,
         ge=8,
-        description="Side of the local views, in pixels. Where the first view is no larger than that, "
-        "they have 3/7 of its side, as 96 is of 224.",
+        description="Side of the local views, in pixels; by default 3/7 of the first view's, as 96 "
+        "is of 224.",
     )
     local_crop_scale: Range = Field(
         default=(0.05, 0.14), description="Share of the image's area that a local view shows."
@@ -110,15 +110,9 @@ class ViewsSettings(Settings):
     @property
     def every(self) -> tuple[ViewSettings, ...]:
         """The views in the order in which a method gets them: local ones last."""
-        local = self.views[0].model_copy(
-            update={"size": self._local_size, "crop_scale": self.local_crop_scale}
-        )
+        size = self.local_size or max(8, round(self.views[0].size * 3 / 7))
+        local = self.views[0].model_copy(update={"size": size, "crop_scale": self.local_crop_scale})
         return self.views + (local,) * self.local_views
-
-    @property
-    def _local_size(self) -> int:
-        size = self.views[0].size
-        return self.local_size if self.local_size < size else max(8, round(size * 3 / 7))
 
     @property
     def whole_image_size(self) -> int:
