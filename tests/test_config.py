@@ -5,16 +5,10 @@ from typing import Any
 
 import pytest
 
-from imsvd.config import (
-    Config,
-    from_yaml,
-    method_settings,
-    override,
-    setting_keys,
-    to_yaml,
-)
+from imsvd.config import Config, method_settings
 from imsvd.errors import InputError
 from imsvd.methods import METHODS
+from imsvd.overrides import describe_settings, from_yaml, override, setting_keys, to_yaml
 from imsvd.recipes import RECIPES, recipe
 
 
@@ -55,6 +49,7 @@ def test_one_option_of_many_can_be_set() -> None:
 
 def test_every_listed_key_can_be_set_to_what_it_is() -> None:
     assert len(setting_keys()) > 80
+    assert all(describe_settings().values())
     reached = set()
     for key, method in itertools.product(setting_keys(), METHODS):
         config = recipe("shapes", method)

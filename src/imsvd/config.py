@@ -1,29 +1,18 @@
-"""The complete configuration of a pretraining run, and how a person overrides parts of it."""
+"""The complete configuration of a pretraining run."""
 
 from __future__ import annotations
 
 import difflib
-import types
-from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import (
-    BaseModel,
-    Field,
-    SerializeAsAny,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from imsvd.errors import InputError
 from imsvd.methods import METHODS, IMSVDSettings, MethodSettings
 from imsvd.networks import BackboneSettings
 from imsvd.settings import Settings
 from imsvd.views import ViewsSettings, paper_views
-
-Group = TypeVar("Group", bound=Settings)
 
 
 class DataSettings(Settings):
@@ -43,7 +32,7 @@ MomentDecay = Annotated[float, Field(ge=0, lt=1)]
 class OptimizerSettings(Settings):
     """How the weights move: optimiser, warm-up and cosine decay to a floor."""
 
-    name: Literal["lars", "sgd", "adamw"] = "lars"
+    name: Literal["lars", "sgd", "adamw"] = Field("lars", description="lars, sgd or adamw")
     lr: float = Field(
         0.6, gt=0, description="peak learning rate for a batch of 256; scaled by batch/256"
     )
@@ -52,7 +41,7 @@ class OptimizerSettings(Settings):
     betas: tuple[MomentDecay, MomentDecay] = Field(
         (0.9, 0.999), description="moment decay rates of AdamW"
     )
-    weight_decay: float = Field(1e-6, ge=0)
+    weight_decay: float = Field(1e-6, ge=0, description="decay of the weights; see decay_all")
     decay_all: bool = Field(
         False, description="decay biases and norms too (the released CIFAR script does)"
     )
@@ -72,7 +61,9 @@ class OptimizerSettings(Settings):
 class TrainingSettings(Settings):
     """How long and on how many images at a time."""
 
-    epochs: int = Field(100, ge=1)
+    epochs: int = Field(
+        100, ge=1, description="passes over the images; the learning rate decays over all of them"
+    )
     batch_size: int = Field(2048, ge=2, description="images per step over all processes together")
     accumulate_batches: int = Field(
         1, description="must stay 1: the loss is not a mean over samples"
@@ -95,13 +86,18 @@ class TrainingSettings(Settings):
 
 
 class ComputeSettings(Settings):
-    """Where it runs. Nothing here changes what is computed, so a run may resume with other values."""
+    """Where it runs. Nothing here changes what is asked for, so a run may resume with other values.
 
-    accelerator: Literal["auto", "cpu", "gpu", "mps"] = "auto"
+    Rounding differs with device and precision.
+    """
+
+    accelerator: Literal["auto", "cpu", "gpu", "mps"] = Field(
+        "auto", description="auto, cpu, gpu or mps (Apple); auto takes a GPU where there is one"
+    )
     devices: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto", description="processes per node; one on a CPU unless given"
     )
-    nodes: int = Field(1, ge=1)
+    nodes: int = Field(1, ge=1, description="machines; a launcher starts the processes on each")
     precision: Literal["auto", "32-true", "16-mixed", "bf16-mixed"] = Field(
         "auto",
         description="auto: bf16 or fp16 mixed on a GPU, fp32 on a CPU; the loss is always fp32",
@@ -118,7 +114,12 @@ class ComputeSettings(Settings):
 class Config(Settings):
     """Everything that defines a run; `config.yaml` in the run folder is one of these."""
 
-    seed: int = Field(0, ge=0, lt=2**64)
+    seed: int = Field(
+        0,
+        ge=0,
+        lt=2**64,
+        description="of the weights at the start, of views and of the images' order",
+    )
     data: DataSettings = DataSettings()
     backbone: BackboneSettings = BackboneSettings()
     method: SerializeAsAny[MethodSettings] = IMSVDSettings()
@@ -177,97 +178,6 @@ def require_every_phase(config: Config) -> None:
         )
 
 
-def parse_config(values: Mapping[str, Any]) -> Config:
-    """Validate `values`; every problem becomes one `InputError` sentence."""
-    return parse_settings(Config, values)
-
-
-def parse_settings(kind: type[Group], values: Mapping[str, Any]) -> Group:
-    """Validate `values` as settings of any `kind`; every problem becomes one `InputError` sentence."""
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        raise InputError(describe_validation_error(error)) from error
-
-
-def override(config: Config, assignments: Iterable[str]) -> Config:
-    """Return `config` with `a.b=value` assignments applied; values are read as YAML."""
-    values = config.model_dump(mode="json")
-    for assignment in assignments:
-        key, value = _read_assignment(assignment, "optimizer.lr=0.3")
-        if key == "method.name" and value != config.method.name:
-            raise InputError(
-                f"method.name={value!r} alone would leave {config.method.name}'s settings in place; "
-                f"choose the method with --method {value}."
-            )
-        _assign(values, key, value)
-    return parse_config(values)
-
-
-def override_group(
-    settings: Group, assignments: Iterable[str], *, owner: str, example: str
-) -> Group:
-    """Return other settings than a run's, such as a protocol's, with assignments applied to them.
-
-    Args:
-        settings: what is overridden.
-        assignments: `key=value` or `group.key=value`; values are read as YAML.
-        owner: who has these settings, for the sentence about a key that does not exist.
-        example: an assignment, for the sentence about one without a value.
-    """
-    values = settings.model_dump(mode="json")
-    keys = list(_keys(type(settings), ""))
-    for assignment in assignments:
-        key, value = _read_assignment(assignment, example)
-        if key not in keys:
-            hint = _nearest(key, keys) or f"choose among {', '.join(keys)}."
-            raise InputError(f"{owner} has no setting {key!r}; {hint}")
-        _assign(values, key, value)
-    return parse_settings(type(settings), values)
-
-
-def to_yaml(config: Config) -> str:
-    """Return `config` as the YAML text of a run's `config.yaml`."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
-
-
-def from_yaml(text: str, origin: str) -> Config:
-    """Read a configuration; `origin` names the file in errors."""
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"{origin} is not valid YAML: {error}") from error
-    if not isinstance(values, dict):
-        raise InputError(f"{origin} holds no settings; expected the config.yaml of a run.")
-    return parse_config(values)
-
-
-def setting_keys() -> list[str]:
-    """Return every key that `--set` accepts, dotted; those of all methods."""
-    methods = (key for kind, _ in METHODS.values() for key in _keys(kind, "method."))
-    return sorted({*_keys(Config, ""), *methods})
-
-
-def describe_validation_error(error: ValidationError) -> str:
-    """Return the first problem of `error` as one sentence naming key, value and remedy."""
-    problem = error.errors()[0]
-    key = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        return unknown_key(key)
-    if problem["type"] == "literal_error":
-        return f"{key}={problem['input']!r} is not possible; choose {problem['ctx']['expected']}."
-    message = problem["msg"].removeprefix("Value error, ").removesuffix(".")
-    if problem["type"] == "value_error" or not key:
-        return f"{key}: {message}." if key else f"{message}."
-    return f"{key}={problem['input']!r} cannot be used: {message[0].lower()}{message[1:]}."
-
-
-def unknown_key(key: str) -> str:
-    """Return the sentence for a key that does not exist, naming the nearest that does."""
-    hint = _nearest(key, setting_keys()) or "`imsvd recipes --keys` lists the keys."
-    return f"there is no setting {key!r}; {hint}"
-
-
 def method_settings(name: str) -> MethodSettings:
     """Return the default settings of the method called `name`."""
     return method_settings_class(name)()
@@ -280,64 +190,3 @@ def method_settings_class(name: str) -> type[MethodSettings]:
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise InputError(f"there is no method {name!r}; {hint}Methods: {', '.join(METHODS)}.")
     return METHODS[name][0]
-
-
-def _read_assignment(assignment: str, example: str) -> tuple[str, Any]:
-    """Return the key and the value of `key=value`."""
-    key, separator, text = assignment.partition("=")
-    if not separator:
-        raise InputError(
-            f"--set {assignment!r} has no '='; write it as key=value, such as {example}."
-        )
-    try:
-        return key.strip(), yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"--set {assignment!r} has a value that is not valid YAML.") from error
-
-
-def _nearest(key: str, known: Iterable[str]) -> str:
-    """Return a question after the known key most like `key`, or nothing."""
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.4)
-    return f"did you mean {close[0]}?" if close else ""
-
-
-def _assign(values: dict[str, Any], key: str, value: Any) -> None:
-    *parents, last = key.split(".")
-    node: Any = values
-    for part in parents:
-        node = _child(node, part)
-        if node is None:
-            raise InputError(unknown_key(key))
-    if isinstance(node, list) and last.isdigit() and int(last) < len(node):
-        node[int(last)] = value
-    elif isinstance(node, dict):
-        node[last] = value
-    else:
-        raise InputError(unknown_key(key))
-
-
-def _child(node: Any, name: str) -> Any:
-    if isinstance(node, list) and name.isdigit() and int(name) < len(node):
-        return node[int(name)]
-    return node.get(name) if isinstance(node, dict) else None
-
-
-def _keys(model: type[BaseModel], prefix: str) -> Iterable[str]:
-    for name, field in model.model_fields.items():
-        nested = [
-            kind
-            for kind in _types(field.annotation)
-            if isinstance(kind, type) and issubclass(kind, BaseModel)
-        ]
-        if not nested:
-            yield f"{prefix}{name}"
-        elif get_origin(field.annotation) is tuple:
-            yield from _keys(nested[0], f"{prefix}{name}.0.")
-        for kind in nested if get_origin(field.annotation) is not tuple else []:
-            yield from _keys(kind, f"{prefix}{name}.")
-
-
-def _types(annotation: Any) -> tuple[Any, ...]:
-    if get_origin(annotation) in (Union, types.UnionType, tuple):
-        return get_args(annotation)
-    return (annotation,)

@@ -22,11 +22,12 @@ from imsvd.checkpoints import (
     seed_random_state,
     write_atomically,
 )
-from imsvd.config import Config, describe_validation_error
+from imsvd.config import Config
 from imsvd.errors import InputError
 from imsvd.information import codes, soft_discretise
 from imsvd.methods import IMSVDSettings
 from imsvd.networks import BackboneSettings, build_backbone, feature_width, projector
+from imsvd.overrides import describe_validation_error
 from imsvd.pretrained import Backbone, BackboneSpec, open_backbone, parse_spec
 from imsvd.runs import RunFolder
 from imsvd.settings import Settings

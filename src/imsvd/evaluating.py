@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from rich.console import Console
 
-from imsvd.config import ComputeSettings, Config, override_group, parse_settings
+from imsvd.config import ComputeSettings, Config
 from imsvd.datasets import ImageSource, Subset, open_source, small_image_size
 from imsvd.datasets.voc import open_voc
 from imsvd.detection import open_coco, resolve_settings, run_coco
@@ -43,6 +43,7 @@ from imsvd.evaluation import (
 )
 from imsvd.evaluation.svm import SVMSettings
 from imsvd.evaluation.voc07 import run_voc07
+from imsvd.overrides import override_group, parse_settings
 from imsvd.progress import progress_bar
 from imsvd.settings import Settings
 from imsvd.training.hardware import launch, require_single_process, worker_count

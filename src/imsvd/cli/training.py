@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from imsvd.cli.app import app, console
@@ -141,16 +142,19 @@ def compare(  # noqa: PLR0913 - its options are its interface
 def recipes(
     name: Annotated[str | None, typer.Argument(help="Show this recipe's settings in full.")] = None,
     keys: Annotated[
-        bool, typer.Option("--keys", help="List every key that --set accepts.")
+        bool, typer.Option("--keys", help="List every key that --set accepts, and what it is for.")
     ] = False,
 ) -> None:
     """List the recipes, or show one."""
-    from imsvd.config import setting_keys, to_yaml  # noqa: PLC0415
+    from imsvd.overrides import describe_settings, to_yaml  # noqa: PLC0415
     from imsvd.recipes import RECIPES  # noqa: PLC0415
     from imsvd.recipes import recipe as find  # noqa: PLC0415
 
     if keys:
-        console.print("\n".join(setting_keys()), highlight=False)
+        table = Table(show_header=False, box=None, pad_edge=False)
+        for key, description in sorted(describe_settings().items()):
+            table.add_row(key, escape(description))
+        console.print(table, highlight=False)
     elif name:
         console.print(to_yaml(find(name)), highlight=False, markup=False)
     else:

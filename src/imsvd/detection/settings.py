@@ -8,8 +8,9 @@ from typing import Literal
 import torch
 from pydantic import Field, field_validator, model_validator
 
-from imsvd.config import ComputeSettings, override_group
+from imsvd.config import ComputeSettings
 from imsvd.errors import InputError
+from imsvd.overrides import override_group
 from imsvd.settings import Settings
 
 

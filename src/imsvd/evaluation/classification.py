@@ -16,9 +16,10 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from imsvd.config import ComputeSettings, override_group, parse_settings
+from imsvd.config import ComputeSettings
 from imsvd.datasets import ImageSource, open_source
 from imsvd.errors import InputError
+from imsvd.overrides import override_group, parse_settings
 from imsvd.settings import Settings
 from imsvd.views.settings import Range
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from imsvd.config import Config, override
+from imsvd.config import Config
+from imsvd.overrides import override
 
 BATCHES_PER_EPOCH = 4
 """A batch leaves at least this many steps per epoch."""

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from imsvd.config import Config, override
+from imsvd.config import Config
+from imsvd.overrides import override
 
 COUNTED_IN_EPOCHS = {"swav": "queue_start_epoch", "la": "warmup_epochs", "pcl": "warmup_epochs"}
 """The settings of methods that are a number of epochs."""

@@ -112,21 +112,15 @@ def tested_on(protocol: str, images: str, setup: Setup) -> str:
     return own.get(protocol, images)
 
 
-def figure_split(parts: Sequence[str]) -> str:
-    """Return the images that figures are made of: the paper's joint matrix is of those trained on.
-
-    A run's summary and report are then those of the figure that was made last; pictures stay.
-    """
-    return "train" if "joint" in parts else "test"
-
-
 def _words(
     protocol: str, encoder: str, images: str, setup: Setup, parts: Sequence[str]
 ) -> list[str]:
     """Return a command line without its first word; nothing for what needs no command."""
     data = tested_on(protocol, images, setup)
     if protocol == "explain":
-        split = figure_split(parts)
+        # The paper's joint matrix is of the images trained on. A run's summary and report are
+        # then those of the figure that was made last; pictures stay.
+        split = "train" if "joint" in parts else "test"
         return ["explain", encoder, data, "--split", split, "--only", ",".join(parts)]
     options = {
         "linear": ["--recipe", "imagenet"],

@@ -51,7 +51,7 @@ def launch(config: Config) -> Fabric:
 
 def _require_all_processes(fabric: Fabric) -> None:
     """Refuse to train alone beside others that a launcher has started for the same run."""
-    started = _started_processes() or 1
+    started = _started_processes()
     if started > 1 and started != fabric.world_size:
         raise InputError(
             f"the launcher started {started} processes, but compute.nodes × compute.devices is "
@@ -61,7 +61,7 @@ def _require_all_processes(fabric: Fabric) -> None:
 
 def require_single_process(name: str) -> None:
     """Refuse to do the same work several times over, where a launcher has started several processes."""
-    started = _started_processes() or 1
+    started = _started_processes()
     if started > 1:
         raise InputError(
             f"{name} is the work of one process, and the launcher started {started}; "
@@ -69,11 +69,11 @@ def require_single_process(name: str) -> None:
         )
 
 
-def _started_processes() -> int | None:
-    """How many processes torchrun or srun has started, if one of them started this."""
+def _started_processes() -> int:
+    """How many processes torchrun or srun has started; 1 where neither started this."""
     torchrun = "TORCHELASTIC_RUN_ID" in os.environ
     number = os.environ.get("WORLD_SIZE" if torchrun else "SLURM_STEP_NUM_TASKS", "")
-    return int(number) if number.isdecimal() else None
+    return int(number) if number.isdecimal() else 1
 
 
 # On two cores of an EPYC, 224-pixel views of ImageNet's photographs: some 250 pictures a second and
