@@ -24,6 +24,14 @@ def test_an_empty_store_gives_a_page_that_says_what_will_be_there(
         assert f"Not run yet: `imsvd reproduce {name} --data DIR`." in text
     assert "Nothing has been run yet." in text
     assert not list(tmp_path.rglob("*.png"))
+    # The command of a page that has results, without their store.
+    path.write_text("results")
+    command.refuses(
+        ["reproduce", "--out", str(tmp_path), "--write-docs", str(path)],
+        "holds no results",
+        "--out",
+    )
+    assert path.read_text() == "results"
 
 
 def test_results_come_with_their_plots_and_without_the_place_of_the_images(

@@ -66,11 +66,11 @@ def table(content: Content) -> list[str]:
     columns = in_order(cell["column"] for cell in cells)
     rows = list(dict.fromkeys(cell["row"] for cell in cells))
     at = {(cell["row"], cell["column"]): cell for cell in cells}
-    settings = [next((c["setting"] for c in cells if c["column"] == name), "") for name in columns]
+    heads = _heads_of_ours(content, columns)
     lines = [
         ["", content["axis"], *columns],
         ["---", "---", *["---:"] * len(columns)],
-        *([["", "here", *settings]] if any(settings) else []),
+        *([["", "here", *heads]] if heads else []),
     ]
     for row in rows:
         found = [at.get((row, column)) for column in columns]
@@ -147,9 +147,21 @@ def _order_lines(content: Content) -> list[str]:
     return lines
 
 
+def _heads_of_ours(content: Content, columns: Sequence[str]) -> list[str]:
+    """Return what columns have here, where that must be told: other settings, or different measures."""
+    cells = content["cells"]
+    settings = [next(c["setting"] for c in cells if c["column"] == name) for name in columns]
+    if any(settings):
+        return settings
+    measures = [{c["measure"] for c in cells if c["column"] == name} for name in columns]
+    named = ["; ".join(sorted(measured)) for measured in measures]
+    return named if len({*named}) > 1 and named != list(columns) else []
+
+
 def _ours_title(content: Content, row: str) -> str:
-    measures = dict.fromkeys(cell["measure"] for cell in content["cells"] if cell["row"] == row)
-    return f"here: {next(iter(measures))}" if len(measures) == 1 else "here"
+    """Return "here" and what is measured, unless that differs between the columns."""
+    measures = {cell["measure"] for cell in content["cells"] if cell["row"] == row}
+    return f"here: {measures.pop()}" if len(measures) == 1 else "here"
 
 
 def _paper(cell: Content | None) -> str:

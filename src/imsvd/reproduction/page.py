@@ -8,6 +8,7 @@ from pathlib import Path
 
 from imsvd.atomic_files import complete_or_absent
 from imsvd.checkpoints import write_atomically
+from imsvd.errors import InputError
 from imsvd.reproduction.experiments import EXPERIMENTS, Experiment
 from imsvd.reproduction.markdown import NAME, Content, body, picture_suffix, summaries
 from imsvd.reproduction.report import experiment_folder, read_comment, read_result
@@ -30,7 +31,7 @@ imsvd reproduce all --data DIR --parallel 2                      # all of it, he
 imsvd reproduce units width --data DIR --seeds 3 --epochs 10     # two tables, more carefully
 imsvd reproduce units --scale full --data /data/imagenet         # hardware, hours, commands
 imsvd reproduce units --scale full --data /data/imagenet --collect   # tables of what they brought
-imsvd reproduce --write-docs docs/reproduction.md                # this page
+imsvd reproduce --out benchmarks/reproduction --write-docs docs/reproduction.md   # this page
 ```
 
 A file `comment.md` beside a result, or in the store itself, is quoted on this page.
@@ -54,6 +55,11 @@ the paper has a tie, nothing is compared.
 def write_page(store: Path, path: Path) -> list[str]:
     """Write the page, and the plots beside it in images/; return the names it has results of."""
     small, full = _results(store, "cpu"), _results(store, "full")
+    if not small and not full and path.exists():
+        raise InputError(
+            f"{store} holds no results, and {path} would lose what it shows; "
+            "name the store of its results with --out, or delete it first."
+        )
     lines = [INTRODUCTION, *_overview(list(small.values()), list(full.values()))]
     comment = read_comment(store)
     lines += ["", comment] if comment else []
