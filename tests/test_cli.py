@@ -56,7 +56,7 @@ OPTIONS = {
         "--set",
     ],
     "scenes": ["folder", "--images", "--size", "--seed", "--format"],
-    "recipes": ["name", "--keys"],
+    "recipes": ["name", "--method", "--keys"],
     "info": ["run"],
     "export": ["run", "--format", "--out", "--output-kind"],
     "codes": ["run", "data", "--out", "--split", "--embedding"],
@@ -102,6 +102,9 @@ def test_recipes_are_listed_with_their_commands(command: CommandLine) -> None:
 def test_a_recipe_is_shown_as_yaml_and_keys_with_their_meaning(command: CommandLine) -> None:
     assert command(["recipes", "shapes"]) == 0
     assert "batch_size: " in command.out
+    assert command(["recipes", "imagenet", "--method", "vicreg"]) == 0
+    assert "covariance_weight: 1" in command.out
+    command.refuses(["recipes", "imagenet", "--method", "vicregg"], "did you mean 'vicreg'")
     assert command(["recipes", "--keys"]) == 0
     keys = {line.split()[0]: line for line in command.out.splitlines() if line[:1].strip()}
     assert "peak learning rate for a batch of 256" in keys["optimizer.lr"]

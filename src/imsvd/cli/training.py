@@ -141,6 +141,9 @@ def compare(  # noqa: PLR0913 - its options are its interface
 @app.command()
 def recipes(
     name: Annotated[str | None, typer.Argument(help="Show this recipe's settings in full.")] = None,
+    method: Annotated[
+        str, typer.Option(help="Show the recipe's settings for this method.")
+    ] = "imsvd",
     keys: Annotated[
         bool, typer.Option("--keys", help="List every key that --set accepts, and what it is for.")
     ] = False,
@@ -156,7 +159,7 @@ def recipes(
             table.add_row(key, escape(description))
         console.print(table, highlight=False)
     elif name:
-        console.print(to_yaml(find(name)), highlight=False, markup=False)
+        console.print(to_yaml(find(name, method)), highlight=False, markup=False)
     else:
         for title, function in RECIPES.items():
             console.print(f"[bold]{title}[/bold]\n{inspect.getdoc(function)}\n", highlight=False)

@@ -1,0 +1,54 @@
+"""What pages say of settings is what recipes have."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from imsvd.config import Config
+from imsvd.methods import METHODS
+from imsvd.overrides import setting_keys
+from imsvd.recipes import recipe
+
+ROOT = Path(__file__).parents[1]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")]
+FILES = (".json", ".md", ".parquet", ".png", ".py")
+OPTIMISERS = {"lars": "LARS", "sgd": "SGD", "adamw": "AdamW"}
+
+
+def summary(config: Config) -> str:
+    head = config.method.model_dump()
+    # DISSL's teacher ends in classes.
+    layers = head["projector"] if "projector" in head else (*head["teacher"], head["classes"])
+    widths = "-".join(map(str, layers))
+    optimizer, batch = OPTIMISERS[config.optimizer.name], config.training.batch_size
+    return (
+        f"{widths}; {optimizer}, {config.peak_lr:g} at {batch}, {config.optimizer.weight_decay:g}"
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_table_of_methods_has_every_recipe(method: str) -> None:
+    cells = [summary(recipe(name, method)) for name in ("cifar10-cpu", "cifar10", "imagenet")]
+    line = f"| [{method}]({method}.md) | {' | '.join(cells)} |"
+    assert line in (ROOT / "docs/methods/README.md").read_text().splitlines()
+
+
+def test_settings_that_pages_name_exist() -> None:
+    known = {*setting_keys()}
+    groups = {key.partition(".")[0] for key in known if "." in key}
+    for page in PAGES:
+        # Both views have the same settings.
+        text = page.read_text().replace("views.views.1.", "views.views.0.")
+        named = re.findall(r"--set ([a-z_0-9.]+)=|`([a-z]+\.[a-z_0-9.]+)`", text)
+        for key in (first or second for first, second in named):
+            if key.partition(".")[0] in groups and not key.endswith((*FILES, ".")):
+                # Options are timm's own.
+                assert key in known or key.startswith("backbone.options."), f"{page}: {key}"
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for address in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+            if "://" not in address:
+                assert (page.parent / address).exists(), f"{page}: {address}"
