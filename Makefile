@@ -29,7 +29,7 @@ test: $(INSTALLED_DEV) ## Set up and run the tests (minutes)
 test-slow: $(INSTALLED_DEV) ## Run the tests that take long
 	$(BIN)/python -m pytest -m slow
 
-check: $(INSTALLED_DEV) ## Lint, types and import contracts: exactly what CI runs
+check: $(INSTALLED_DEV) ## Lint, types and import contracts; CI runs this and test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy

@@ -105,9 +105,10 @@ def test_a_recipe_is_shown_as_yaml_and_keys_with_their_meaning(command: CommandL
     assert command(["recipes", "imagenet", "--method", "vicreg"]) == 0
     assert "covariance_weight: 1" in command.out
     command.refuses(["recipes", "imagenet", "--method", "vicregg"], "did you mean 'vicreg'")
+    command.refuses(["recipes", "--method", "vicreg"], "needs a recipe")
     assert command(["recipes", "--keys"]) == 0
-    keys = {line.split()[0]: line for line in command.out.splitlines() if line[:1].strip()}
-    assert "peak learning rate for a batch of 256" in keys["optimizer.lr"]
+    keys = dict(line.split("\t") for line in command.out.splitlines())
+    assert keys["optimizer.lr"] == "peak learning rate for a batch of 256; scaled by batch/256"
 
 
 def test_the_version_is_shown(command: CommandLine) -> None:

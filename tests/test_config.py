@@ -49,7 +49,9 @@ def test_one_option_of_many_can_be_set() -> None:
 
 def test_every_listed_key_can_be_set_to_what_it_is() -> None:
     assert len(setting_keys()) > 80
-    assert all(describe_settings().values())
+    for key, description in describe_settings().items():
+        assert description[:1] not in ("", " "), key
+        assert "; (" not in description, key
     reached = set()
     for key, method in itertools.product(setting_keys(), METHODS):
         config = recipe("shapes", method)
@@ -139,6 +141,12 @@ def test_a_third_view_is_refused() -> None:
     views = [view.model_dump(mode="json") for view in recipe("shapes").views.views]
     with pytest.raises(InputError, match="compares two views"):
         override(recipe("shapes"), [f"views.views={json.dumps([*views, views[0]])}"])
+
+
+def test_local_views_must_be_smaller_than_the_others() -> None:
+    assert override(recipe("imagenet"), ["views.local_views=6"]).views.every[-1].size == 96
+    with pytest.raises(InputError, match=r"local_size=96 .* views of 32 pixels; set it to 14"):
+        override(recipe("cifar10"), ["views.local_views=6"])
 
 
 def test_local_views_are_refused_where_two_views_are_compared() -> None:

@@ -230,6 +230,17 @@ def test_what_cannot_make_it_another_protocol_may_differ(
     assert only(run).paper == 69.4
 
 
+def test_what_was_recorded_again_with_its_epoch_is_shown_once(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    for details in ({}, {"epoch": 100}):
+        recorded = {**IMAGENET, "evaluation": "linear-1f", **details}
+        append_result(run, "linear", {"linear_top1": 69.0}, data="/data/imagenet", details=recorded)
+    assert only(run).epochs == 100
+    earlier = {**IMAGENET, "evaluation": "linear-2b"}
+    append_result(run, "linear", {"linear_top1": 60.0}, data="/data/imagenet", details=earlier)
+    assert [row.epochs for row in collect([run])] == [100, None]
+
+
 def test_no_epochs_is_a_number(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a")
     add(run, metrics={"linear_top1": 7.0}, details={**IMAGENET, "encoder": "untrained"})

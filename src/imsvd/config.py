@@ -160,6 +160,16 @@ class Config(Settings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_local_size(self) -> Config:
+        size, local = self.views.views[0].size, self.views.local_size
+        if self.views.local_views and local >= size:
+            raise ValueError(
+                f"views.local_size={local} is not smaller than the views of {size} pixels; "
+                f"set it to {max(8, round(size * 3 / 7))}, for example (as 96 is to 224)"
+            )
+        return self
+
     @property
     def peak_lr(self) -> float:
         """The learning rate at the end of warm-up."""

@@ -260,6 +260,13 @@ def _read_weights(folder: RunFolder) -> tuple[dict[str, Tensor], dict[str, str]]
         raise InputError(f"{folder.encoder_weights} is {reason}.") from error
 
 
+def saved_epoch(folder: RunFolder) -> int | None:
+    """Return the epoch of a run's encoder; None where there is none, or it is not known."""
+    return (
+        _saved_epoch(folder, _read_weights(folder)[1]) if folder.encoder_weights.exists() else None
+    )
+
+
 def load(run: str | Path) -> Encoder:
     """Return the encoder of a run folder, in evaluation mode; an unfinished run gives its latest epoch."""
     folder = RunFolder(run)

@@ -100,7 +100,7 @@ def _rows(run: Path) -> list[ResultRow]:
         raise InputError(f"there is no run folder {run}.")
     latest = {
         (_evaluated(record), metric): (record, float(value))
-        for record in read_results(run)
+        for record in _without_repeated(read_results(run))
         for metric, value in record["metrics"].items()
     }
     config = folder.config() if folder.exists() else None
@@ -120,6 +120,17 @@ def _rows(run: Path) -> list[ResultRow]:
             _differences(kind, kinds),
         )
         for (kind, metric), (record, value) in latest.items()
+    ]
+
+
+def _without_repeated(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out what was recorded again because the first record did not say the epoch."""
+    details = [record.get("details", {}) for record in records]
+    told = {one.get("evaluation") for one in details if "epoch" in one} - {None}
+    return [
+        record
+        for record, one in zip(records, details, strict=True)
+        if "epoch" in one or one.get("evaluation") not in told
     ]
 
 

@@ -7,7 +7,10 @@ checkpoints/           exact resume
 encoder.safetensors    the trained weights, to share
 encoder.json           how to rebuild the encoder around them
 bad_images.jsonl       images that could not be read, and why
+training.png           metrics.jsonl drawn, by `imsvd pretrain`
 results.jsonl          what evaluations found
+evaluations/ coco/     classifiers and detectors that evaluations train
+explanations/          what `imsvd explain` found
 """
 
 from __future__ import annotations
@@ -67,6 +70,11 @@ class RunFolder:
         """Whether the folder already holds a run."""
         return self.config_file.exists()
 
+    @property
+    def has_saved(self) -> bool:
+        """Whether training has saved anything yet: a checkpoint, or an encoder that outlived it."""
+        return self.encoder_weights.exists() or any(self.checkpoints.glob("step-*"))
+
     def config(self) -> Config:
         """Read the run's configuration."""
         if not self.exists():
@@ -81,7 +89,7 @@ class RunFolder:
         A run that never saved anything may be given other settings: there is nothing to lose.
         """
         if self.exists():
-            if any(self.checkpoints.glob("step-*")):
+            if self.has_saved:
                 _refuse_difference(self.path, self.config(), config)
         elif self.path.exists() and (not self.path.is_dir() or _holds_something(self.path)):
             raise InputError(

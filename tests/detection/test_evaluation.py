@@ -4,9 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
 
-from imsvd.detection.evaluation import average_precision
+from imsvd.detection.evaluation import average_precision, detect
 from imsvd.detection.segmentation import encode_mask
+from imsvd.errors import InputError
+from tests import gloo
 from tests.detection.tiny import HEIGHT, WIDTH, annotations
 
 # COCO reads precision at recall 0, 0.01, …, 1; half of the objects reach the first 51 of those.
@@ -82,3 +85,35 @@ def test_a_detection_in_a_crowd_is_no_mistake() -> None:
     metrics = average_precision(truth, detections)
     assert metrics["coco_box_ap"] == pytest.approx(100)
     assert metrics["coco_mask_ap"] == pytest.approx(100)
+
+
+class HalfReadable:
+    """Four images, of which the second half cannot be read."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def read(self, place: int) -> Tensor:
+        if place >= 2:
+            raise InputError(f"{place}.jpg is truncated")
+        return torch.zeros(3, 8, 8, dtype=torch.uint8)
+
+
+class Blind(nn.Module):
+    """Finds nothing."""
+
+    def forward(self, images: list[Tensor]) -> list[dict[str, Tensor]]:
+        nothing = {"boxes": torch.zeros(0, 4), "masks": torch.zeros(0, 1, 8, 8)}
+        return [nothing | {"labels": torch.zeros(0), "scores": torch.zeros(0)} for _ in images]
+
+
+def hear() -> str:
+    try:
+        detect(Blind(), HalfReadable(), torch.device("cpu"), lambda _done: None)  # type: ignore[arg-type]
+    except InputError as error:
+        return str(error)
+    return ""
+
+
+def test_an_unreadable_image_of_one_rank_leaves_none_waiting() -> None:
+    assert gloo.run(2, hear) == ["2.jpg is truncated"] * 2

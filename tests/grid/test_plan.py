@@ -3,6 +3,7 @@ import re
 import pytest
 
 from imsvd.grid.plan import Job, unique
+from imsvd.recipes import recipe
 from tests.training import tiny
 
 
@@ -48,3 +49,9 @@ def test_seed_rate_and_length_do_not_change_the_kind() -> None:
     assert job("seed=1", "optimizer.lr=0.1", "training.epochs=9").kind == job().kind
     assert job("training.batch_size=16").kind != job().kind
     assert job(trained=False).kind == job("seed=1", trained=False).kind != job().kind
+
+
+def test_finished_runs_of_earlier_versions_are_known_again() -> None:
+    """Where this must change, all that stores hold is trained again: change it knowingly."""
+    assert Job(recipe("cifar10-cpu")).key.startswith("edf0ccf1")
+    assert Job(recipe("imagenet", "swav")).key.startswith("fafddfb4")

@@ -105,6 +105,12 @@ def test_the_terms_of_the_loss(setup: Setup) -> None:
     assert terms("DE+OE+TI") == (1, 1, 1, "inner_product")
 
 
+@pytest.mark.parametrize(("hundred", "phase"), [(4, 4), (10, 11), (25, 26)])
+def test_phases_keep_their_share_at_cpu_scale_however_long(hundred: int, phase: int) -> None:
+    setup = CPU._replace(epochs=hundred)
+    assert config("knn", "LA", "200", setup).method.model_dump()["warmup_epochs"] == phase
+
+
 def test_proportions_at_cpu_scale() -> None:
     base = config("loss-terms", "top-1", "DE+OE+TI", CPU)
     recipe_here = recipe("cifar10-cpu")

@@ -296,3 +296,26 @@ def test_ranks_draw_differently_and_a_step_draws_alike() -> None:
 
     assert draw(0, 5) == draw(0, 5)
     assert len({draw(0, 5), draw(1, 5), draw(0, 6), draw(1, 6)}) == 4
+
+
+def test_a_trained_run_outlives_its_checkpoints(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = RunFolder(shutil.copytree(trained, tmp_path / "run"))
+    shutil.rmtree(run.checkpoints)
+    encoder, log = run.encoder_weights.read_bytes(), run.metrics_file.read_bytes()
+    train(run.config(), run, Console(width=200))
+    assert "is already trained: 2 epochs" in capsys.readouterr().out
+    with pytest.raises(InputError, match="holds a run with seed=0, not 7"):
+        train(override(run.config(), ["seed=7"]), run, QUIET)
+    assert (run.encoder_weights.read_bytes(), run.metrics_file.read_bytes()) == (encoder, log)
+
+
+def test_a_training_in_one_phase_alone_is_refused_until_something_is_saved(tmp_path: Path) -> None:
+    settings = [part for part in tiny.SETTINGS if not part.startswith("method.")]
+    config = override(recipe("shapes", "la"), [*settings, "method.warmup_epochs=2"])
+    run = RunFolder(tmp_path / "run")
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"leaves nothing of training\.epochs=2"):
+            train(config, run, QUIET)
+        run.begin(config)  # as a grid does before it starts the process

@@ -58,17 +58,6 @@ def test_one_view_is_not_enough() -> None:
         ViewsSettings(views=(ViewSettings(size=32),))
 
 
-@pytest.mark.parametrize(("size", "local"), [(224, 96), (96, 41), (32, 14), (8, 8)])
-def test_local_views_are_smaller_than_the_large_ones(size: int, local: int) -> None:
-    views = paper_views(size).model_copy(update={"local_views": 1})
-    assert views.every[2].size == local
-
-
-def test_a_size_of_local_views_that_was_asked_for_is_obeyed() -> None:
-    views = paper_views(32).model_copy(update={"local_views": 1, "local_size": 40})
-    assert views.every[2].size == 40
-
-
 def test_local_views_follow_the_large_ones() -> None:
     views = paper_views(224).model_copy(update={"local_views": 3})
     assert views.model_copy(update={"local_size": 64}).every[4].size == 64

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,7 @@ from imsvd.cli.shared import (
     factors,
     whole_numbers,
 )
+from imsvd.errors import InputError
 
 
 @app.command()
@@ -142,8 +144,8 @@ def compare(  # noqa: PLR0913 - its options are its interface
 def recipes(
     name: Annotated[str | None, typer.Argument(help="Show this recipe's settings in full.")] = None,
     method: Annotated[
-        str, typer.Option(help="Show the recipe's settings for this method.")
-    ] = "imsvd",
+        str | None, typer.Option(help="With NAME: show the recipe's settings for this method.")
+    ] = None,
     keys: Annotated[
         bool, typer.Option("--keys", help="List every key that --set accepts, and what it is for.")
     ] = False,
@@ -154,15 +156,27 @@ def recipes(
     from imsvd.recipes import recipe as find  # noqa: PLC0415
 
     if keys:
-        table = Table(show_header=False, box=None, pad_edge=False)
-        for key, description in sorted(describe_settings().items()):
-            table.add_row(key, escape(description))
-        console.print(table, highlight=False)
+        _print_pairs(sorted(describe_settings().items()))
     elif name:
-        console.print(to_yaml(find(name, method)), highlight=False, markup=False)
+        console.print(to_yaml(find(name, method or "imsvd")), highlight=False, markup=False)
+    elif method:
+        raise InputError(f"--method {method} needs a recipe; choose from {', '.join(RECIPES)}.")
     else:
         for title, function in RECIPES.items():
             console.print(f"[bold]{title}[/bold]\n{inspect.getdoc(function)}\n", highlight=False)
+
+
+def _print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
+    """Print two columns; a line each, divided by a tab, for other programs."""
+    if not console.is_terminal:
+        for pair in pairs:
+            typer.echo("\t".join(pair))
+        return
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(no_wrap=True)
+    for key, description in pairs:
+        table.add_row(key, escape(description))
+    console.print(table, highlight=False)
 
 
 @app.command()

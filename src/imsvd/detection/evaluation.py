@@ -12,7 +12,7 @@ import torch
 from imsvd.detection.coco import CocoSplit
 from imsvd.detection.model import MaskRCNN
 from imsvd.detection.segmentation import encode_mask
-from imsvd.distributed import gather_lists, own_slice
+from imsvd.distributed import gather_lists, own_slice, together
 
 # What pycocotools calls them, and the first three of its numbers.
 _KINDS = {"box": "bbox", "mask": "segm"}
@@ -30,15 +30,19 @@ def detect(
     Each rank looks at its share of the images; `progress` hears how many it has done.
     """
     model.eval()
-    found: list[dict[str, Any]] = []
     places = range(len(split))[own_slice(len(split))]
-    with torch.no_grad():
+
+    def own() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
         for done, place in enumerate(places, start=1):
             image = split.read(place).to(device).float() / 255
             (detections,) = model([image])
             found += _as_results(split, place, detections)
             progress(done)
-    return gather_lists(found)
+        return found
+
+    with torch.no_grad():
+        return gather_lists(together(own))
 
 
 def _as_results(

@@ -27,6 +27,8 @@ OVERUSED = 3.0
 
 PAPER_SHARES = {"0.9": 0.9118, "0.99": 0.8125}
 _MAX_IMAGES_FOR_PAIRS = 50_000
+_SHUFFLES = 4
+"""How often a pair is shuffled: the tree picks pairs whose luck was told too low, the fewer the more."""
 
 Codes = NDArray[np.integer[Any]]
 
@@ -79,7 +81,8 @@ def pairwise_bits(
     """Mutual information in bits of every two variables, (M, M); 0 where correction leaves nothing."""
     shared = np.zeros((len(units), len(units)))
     columns = np.ascontiguousarray(codes.T).astype(np.int64)
-    shuffled = columns[:, np.random.default_rng(0).permutation(len(codes))]
+    random = np.random.default_rng(0)
+    shuffles = [columns[:, random.permutation(len(codes))] for _ in range(_SHUFFLES)]
 
     def bits(a: int, b: int, second: NDArray[np.int64]) -> float:
         cells = np.bincount(columns[a] * units[b] + second, minlength=units[a] * units[b])
@@ -88,7 +91,8 @@ def pairwise_bits(
     for a in range(len(units)):
         for b in range(a + 1, len(units)):
             # Luck depends on how evenly both are used, so that no other pair's would do.
-            excess = bits(a, b, columns[b]) - max(0.0, bits(a, b, shuffled[b]))
+            luck = sum(bits(a, b, shuffled[b]) for shuffled in shuffles) / _SHUFFLES
+            excess = bits(a, b, columns[b]) - max(0.0, luck)
             shared[a, b] = shared[b, a] = max(0.0, excess)
         if progress is not None:
             # The first variables have most pairs left, so pairs are told, not variables.

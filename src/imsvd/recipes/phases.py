@@ -1,4 +1,4 @@
-"""What a method counts in epochs, such as when its queue begins, in a shorter or longer training."""
+"""What a method counts in epochs, such as when its queue begins, in training of another length."""
 
 from collections.abc import Sequence
 
@@ -16,12 +16,19 @@ def override_in_proportion(config: Config, assignments: Sequence[str]) -> Config
     longer training phases stay as published. Assignments of the phase itself are obeyed.
     """
     changed = override(config, assignments)
-    name = COUNTED_IN_EPOCHS.get(config.method.name)
-    whole, epochs = config.training.epochs, changed.training.epochs
-    if name is None or epochs >= whole:
+    epochs = changed.training.epochs
+    if epochs >= config.training.epochs:
         return changed
-    phase = in_proportion(getattr(config.method, name), whole, epochs)
-    return override(config, [f"method.{name}={phase}", *assignments])
+    return override(config, [*phases_in_proportion(config, epochs), *assignments])
+
+
+def phases_in_proportion(config: Config, epochs: int) -> list[str]:
+    """Return the settings, as for `--set`, that keep the method's phases at their share of `epochs`."""
+    name = COUNTED_IN_EPOCHS.get(config.method.name)
+    if name is None:
+        return []
+    published: int = getattr(config.method, name)
+    return [f"method.{name}={in_proportion(published, config.training.epochs, epochs)}"]
 
 
 def in_proportion(phase: int, whole: int, epochs: int) -> int:

@@ -11,6 +11,8 @@ from typing import Literal, NamedTuple
 
 from imsvd.api import configure
 from imsvd.grid.plan import Job
+from imsvd.recipes import recipe
+from imsvd.recipes.phases import phases_in_proportion
 
 Scale = Literal["full", "cpu"]
 SCALES: tuple[Scale, ...] = ("full", "cpu")
@@ -121,9 +123,11 @@ class Variant(NamedTuple):
 
     def _cpu_settings(self, setup: Setup) -> list[str]:
         """What differs from the recipe at CPU scale, beside the length and the seed."""
+        published = recipe(RECIPES["cpu"], self.method)
         return [
             f"optimizer.warmup_epochs={WARMUP_SHARE * setup.hundred:g}",
             "training.knn_every=0",
+            *phases_in_proportion(published, self._epochs(setup)),
             *self.cpu,
         ]
 

@@ -23,7 +23,7 @@ from imsvd.checkpoints import (
 from imsvd.config import Config, require_every_phase
 from imsvd.datasets import BadImage, ImageSource, Quarantine, open_source
 from imsvd.distributed import any_rank, gather_lists, on_first_rank, together
-from imsvd.encoder import save_encoder
+from imsvd.encoder import save_encoder, saved_epoch
 from imsvd.errors import InputError, Interrupted
 from imsvd.methods import Method, MethodOutput, build_method
 from imsvd.networks import build_backbone
@@ -49,7 +49,7 @@ def train(config: Config, run: RunFolder, console: Console) -> None:
     Raises:
         Interrupted: after Ctrl-C or SIGTERM, when everything has been saved.
     """
-    if not run.exists():
+    if not run.has_saved:
         require_every_phase(config)
     source = open_source(config.data.source, "train")
     run.begin(config)
@@ -228,6 +228,8 @@ class Trainer:
                 raise InputError(
                     f"{complaints[0]} No good one is left; remove {self.run.path} to start again."
                 )
+            if saved_epoch(self.run) == self.config.training.epochs:
+                self.step = self.last_step  # it is trained, and its checkpoints were deleted
             return []
         if state["data"] != self.source.fingerprint():
             raise InputError(

@@ -91,11 +91,8 @@ class ViewsSettings(Settings):
         le=30,
         description="Small views beside the large ones (multi-crop), for methods that use them.",
     )
-    local_size: int | None = Field(
-        default=None,
-        ge=8,
-        description="Side of the local views, in pixels; by default 3/7 of the first view's, as 96 "
-        "is of 224.",
+    local_size: int = Field(
+        default=96, ge=8, description="Side of the local views, in pixels; smaller than the others."
     )
     local_crop_scale: Range = Field(
         default=(0.05, 0.14), description="Share of the image's area that a local view shows."
@@ -110,8 +107,9 @@ class ViewsSettings(Settings):
     @property
     def every(self) -> tuple[ViewSettings, ...]:
         """The views in the order in which a method gets them: local ones last."""
-        size = self.local_size or max(8, round(self.views[0].size * 3 / 7))
-        local = self.views[0].model_copy(update={"size": size, "crop_scale": self.local_crop_scale})
+        local = self.views[0].model_copy(
+            update={"size": self.local_size, "crop_scale": self.local_crop_scale}
+        )
         return self.views + (local,) * self.local_views
 
     @property
