@@ -57,6 +57,14 @@ def test_bytes_and_floats_are_the_same_picture(encoder: Encoder) -> None:
     torch.testing.assert_close(encoder(images), encoder(images.float() / 255))
 
 
+def test_images_follow_the_encoder_to_its_device(trained: Path) -> None:
+    # The meta device stands for a GPU: it, too, refuses to compute with tensors of the CPU.
+    encoder = load(trained).to("meta")
+    assert encoder.features(pictures()).device.type == "meta"
+    assert encoder.probabilities(pictures()).device.type == "meta"
+    assert encoder.codes(pictures().float() / 255).device.type == "meta"
+
+
 @pytest.mark.parametrize("settings", [(), ("method.standardise=true",)])
 def test_it_is_the_network_that_was_trained(
     trained: Path, tmp_path: Path, settings: tuple[str, ...]

@@ -67,7 +67,8 @@ class EncoderDescription(Settings):
 class Encoder(nn.Module):
     """A backbone with its projector, normalising its own input.
 
-    Images are (batch, 3, height, width): uint8, or floats in [0, 1].
+    Images are (batch, 3, height, width): uint8, or floats in [0, 1], on any device: they are moved
+    to the encoder's.
 
     Args:
         description: what it consists of.
@@ -102,7 +103,8 @@ class Encoder(nn.Module):
         )
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Return what the backbone was trained on."""
+        """Return the images as the backbone expects them, on its device."""
+        images = images.to(self.mean.device)
         scaled = images.float() / 255 if images.dtype == torch.uint8 else images
         return (scaled - self.mean) / self.std
 
