@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from imsvd.errors import InputError
-from imsvd.networks import BackboneSettings, build_backbone, feature_width
+from imsvd.networks import BackboneSettings, build_backbone, feature_width, synchronize_norms
 from imsvd.networks.backbone import Stem
 
 TINY = {"layers": [1, 1, 1, 1], "channels": [8, 8, 8, 16]}
@@ -87,3 +87,28 @@ def test_options_that_do_not_fit_are_refused(options: dict[str, object]) -> None
     settings = BackboneSettings.model_validate({"name": "resnet18", "options": options})
     with pytest.raises(InputError, match="do not fit 'resnet18'"):
         build_backbone(settings)
+
+
+FAMILIES = (
+    "resnet18", "resnetv2_18", "efficientnet_lite0", "efficientnet_b0", "mobilenetv2_050", "mobilenetv3_small_050",
+    "mobilenetv4_conv_small", "regnetx_002", "regnety_002", "densenet121", "ghostnet_050", "mnasnet_small",
+    "hardcorenas_a", "fbnetc_100", "vovnet39a", "dla34", "hrnet_w18_small", "repvgg_a0", "darknet17",
+    "cspresnet50", "res2net50_26w_4s", "vgg11_bn",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_synchronized_norms_leave_the_network_as_it_was(name: str) -> None:
+    torch.manual_seed(0)
+    backbone = build_backbone(BackboneSettings(name=name, zero_init_residual=False)).eval()
+    for module in backbone.modules():  # running statistics of a new network are trivial
+        if isinstance(module, nn.BatchNorm2d):
+            assert module.running_mean is not None
+            module.running_mean.normal_(std=0.1)
+    images = torch.randn(1, 3, 64, 64)
+    with torch.inference_mode():
+        expected = backbone(images)
+        synchronized = synchronize_norms(backbone)
+        assert any(isinstance(module, nn.SyncBatchNorm) for module in synchronized.modules())
+        torch.testing.assert_close(synchronized(images), expected, rtol=0, atol=0)
+    assert not any(module.training for module in synchronized.modules())

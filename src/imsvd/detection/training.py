@@ -27,6 +27,7 @@ from imsvd.detection.model import MaskRCNN, batch_norms
 from imsvd.detection.settings import DetectionSettings
 from imsvd.distributed import any_rank, mean_over_ranks, on_first_rank, together
 from imsvd.errors import InputError, Interrupted
+from imsvd.networks import synchronize_norms
 from imsvd.progress import progress_bar
 from imsvd.training.agreement import require_same_start
 from imsvd.training.hardware import worker_count
@@ -223,6 +224,7 @@ def build_optimizer(model: nn.Module, settings: DetectionSettings) -> torch.opti
 def _synchronise(model: MaskRCNN, fabric: Fabric) -> MaskRCNN:
     """Share BatchNorm's statistics between GPUs."""
     if fabric.world_size > 1 and fabric.device.type == "cuda":
-        synchronised: MaskRCNN = nn.SyncBatchNorm.convert_sync_batchnorm(model)  # type: ignore[no-untyped-call]
-        return synchronised
+        synchronized = synchronize_norms(model)
+        assert isinstance(synchronized, MaskRCNN)
+        return synchronized
     return model

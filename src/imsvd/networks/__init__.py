@@ -1,6 +1,11 @@
 """Backbones and heads: the networks, without any objective."""
 
-from imsvd.networks.backbone import BackboneSettings, build_backbone, feature_width
+from imsvd.networks.backbone import (
+    BackboneSettings,
+    build_backbone,
+    feature_width,
+    synchronize_norms,
+)
 from imsvd.networks.heads import projector
 
-__all__ = ["BackboneSettings", "build_backbone", "feature_width", "projector"]
+__all__ = ["BackboneSettings", "build_backbone", "feature_width", "projector", "synchronize_norms"]

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import timm
 from pydantic import Field, JsonValue
+from timm.layers.norm_act import convert_sync_batchnorm
 from torch import nn
 
 from imsvd.errors import InputError
@@ -72,6 +73,16 @@ def feature_width(backbone: nn.Module) -> int:
     width = getattr(backbone, "head_hidden_size", None) or backbone.num_features
     assert isinstance(width, int)
     return width
+
+
+def synchronize_norms(network: nn.Module) -> nn.Module:
+    """Return `network` with BatchNorm statistics shared by all ranks.
+
+    `nn.SyncBatchNorm.convert_sync_batchnorm` would drop the activation that timm fuses into its
+    norms, and so train another network.
+    """
+    synchronized: nn.Module = convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
+    return synchronized
 
 
 def _is_resnet(name: str) -> bool:

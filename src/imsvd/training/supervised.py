@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from lightning_fabric import Fabric
 from rich.console import Console
 from rich.markup import escape
-from torch import nn
 
 from imsvd.checkpoints import (
     load_newest_checkpoint,
@@ -40,6 +39,7 @@ from imsvd.distributed import (
 from imsvd.encoder import encoder_details
 from imsvd.errors import InputError, Interrupted
 from imsvd.evaluation import append_result, chance, read_results
+from imsvd.networks import synchronize_norms
 from imsvd.progress import progress_bar
 from imsvd.training.agreement import require_same_start, shared_quarantine
 from imsvd.training.batches import Batch, Batches, EpochOrder
@@ -293,7 +293,7 @@ def _on_device(network: Classifier, fabric: Fabric) -> Classifier:
     """Lay convolution weights out for speed and share BatchNorm statistics between GPUs."""
     network = network.to(memory_format=torch.channels_last)
     if fabric.world_size > 1 and fabric.device.type == "cuda" and not network.frozen:
-        network.backbone = nn.SyncBatchNorm.convert_sync_batchnorm(network.backbone)  # type: ignore[no-untyped-call]
+        network.backbone = synchronize_norms(network.backbone)
     return network
 
 
