@@ -21,6 +21,7 @@ from imsvd.recipes.fitting import fit_to_images
 from imsvd.recipes.phases import override_in_proportion
 from imsvd.runs import RunFolder
 from imsvd.training import train
+from imsvd.training.memory import fit_to_memory
 
 
 def pretrain(
@@ -68,14 +69,14 @@ def configure(
 
 
 def automatic_config(source: ImageSource, method: str = "imsvd") -> Config:
-    """Choose a recipe by image size and hardware, and sizes that the number of images allows."""
+    """Choose a recipe by image size and hardware, and sizes that images and GPU memory allow."""
     on_cpu = not torch.cuda.is_available()
     small = small_image_size(source) is not None
     if small:
         config = recipe("cifar10-cpu" if on_cpu else "cifar10", method)
     else:
         config = recipe("folder-cpu" if on_cpu else "imagenet", method)
-    return fit_to_images(config, len(source))
+    return fit_to_memory(fit_to_images(config, len(source)), len(source))
 
 
 def export(

@@ -59,6 +59,14 @@ def main() -> None:
         )
     except Interrupted as interruption:
         sys.exit(interruption.exit_code)
+    except RuntimeError as error:
+        # Named, not imported: torch takes a second to load, and most mistakes are found before.
+        if type(error).__name__ != "OutOfMemoryError":
+            raise
+        _fail(
+            "the GPU is out of memory; free it from other programs, lower the batch size with --set, "
+            "or add --set compute.accelerator=cpu."
+        )
 
 
 def _fail(sentence: str) -> None:

@@ -10,7 +10,7 @@ import torch
 from lightning_fabric import Fabric
 from rich.console import Console
 from rich.markup import escape
-from torch import Tensor, nn
+from torch import Tensor
 
 from imsvd.checkpoints import (
     load_newest_checkpoint,
@@ -26,7 +26,7 @@ from imsvd.distributed import any_rank, gather_lists, on_first_rank, together
 from imsvd.encoder import save_encoder, saved_epoch
 from imsvd.errors import InputError, Interrupted
 from imsvd.methods import Method, MethodOutput, build_method
-from imsvd.networks import build_backbone
+from imsvd.networks import build_backbone, synchronize_norms
 from imsvd.progress import counted
 from imsvd.runs import RunFolder
 from imsvd.training.agreement import require_same_start, shared_quarantine
@@ -37,6 +37,7 @@ from imsvd.training.fitness import check_precision, check_view_sizes
 from imsvd.training.hardware import launch
 from imsvd.training.interruption import StopRequest
 from imsvd.training.loading import build_batches
+from imsvd.training.memory import out_of_memory_message
 from imsvd.training.metrics import EpochMetrics, MetricsLog
 from imsvd.training.online import OnlineKNN
 from imsvd.training.optimizers import build_optimizer, learning_rate, set_learning_rate
@@ -72,8 +73,13 @@ def train(config: Config, run: RunFolder, console: Console) -> None:
         return
     quarantine = shared_quarantine(source, config.data.bad_image_limit, run.bad_images)
     batches = build_batches(config, source, quarantine, order, fabric, console)
-    with TrainingDisplay(console, config.training.epochs, config.training.batch_size) as display:
-        trainer.fit(batches, quarantine, display)
+    try:
+        with TrainingDisplay(
+            console, config.training.epochs, config.training.batch_size
+        ) as display:
+            trainer.fit(batches, quarantine, display)
+    except torch.OutOfMemoryError as error:
+        raise InputError(out_of_memory_message(config, len(source))) from error
     if quarantine.count:
         console.print(
             f"[yellow]{quarantine.count} unreadable images were replaced; {run.bad_images} lists them.[/yellow]"
@@ -273,7 +279,7 @@ def prepare(method: Method, fabric: Fabric) -> Method:
     """Lay convolution weights out for speed and share BatchNorm statistics between GPUs."""
     method = method.to(memory_format=torch.channels_last)
     if fabric.world_size > 1 and fabric.device.type == "cuda":
-        synchronised: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(method)  # type: ignore[no-untyped-call]
-        assert isinstance(synchronised, Method)
-        return synchronised
+        synchronized = synchronize_norms(method)
+        assert isinstance(synchronized, Method)
+        return synchronized
     return method

@@ -21,7 +21,7 @@ def build_optimizer(method: Method, config: Config) -> torch.optim.Optimizer:
         return torch.optim.SGD(groups, lr=lr, momentum=settings.momentum)
     if settings.name == "adamw":
         return torch.optim.AdamW(groups, lr=lr, betas=settings.betas)
-    optimizer: torch.optim.Optimizer = Lars(  # type: ignore[no-untyped-call]
+    optimizer: torch.optim.Optimizer = Lars(
         groups,
         lr=lr,
         momentum=settings.momentum,
