@@ -73,9 +73,8 @@ def grow(
     best, question = _purity(counts[None])[0] + 1e-9 * len(values), None
     for variable in variables:
         column = codes[:, variable].astype(np.int64)
-        yes = np.bincount(column * num_values + values).copy()
-        yes.resize((int(column.max()) + 1) * num_values)
-        yes = yes.reshape(-1, num_values)
+        size = (int(column.max()) + 1) * num_values
+        yes = np.bincount(column * num_values + values, minlength=size).reshape(-1, num_values)
         no = counts - yes
         purity = _purity(yes) + _purity(no)
         purity[np.minimum(yes.sum(1), no.sum(1)) < _FEWEST] = -1.0
