@@ -1,4 +1,4 @@
-"""Write the first images of each class of a labelled dataset as folders of JPEGs, train/ and test/.
+"""Write the first images of each class of a labeled dataset as folders of JPEGs, train/ and test/.
 
 The pages here call two such folders `c10sub` (or `DIR`) and `hold`:
 
@@ -41,7 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("data", help="cifar10, or any labelled data that imsvd reads")
+    parser.add_argument("data", help="cifar10, or any labeled data that imsvd reads")
     parser.add_argument("out", type=Path, help="a folder that does not exist yet")
     parser.add_argument("--per-class", type=int, default=1000, help="training images (1000)")
     parser.add_argument(

@@ -66,7 +66,7 @@ def test_a_missing_package_is_skipped_and_said_so(monkeypatch: pytest.MonkeyPatc
     assert "a_package_nobody_has not installed" in console.export_text()
 
 
-@pytest.mark.parametrize(("queries", "neighbours", "repeats"), [(5, 3, 0), (0, 3, 1), (5, 11, 1)])
-def test_senseless_numbers_are_refused(queries: int, neighbours: int, repeats: int) -> None:
+@pytest.mark.parametrize(("queries", "neighbors", "repeats"), [(5, 3, 0), (0, 3, 1), (5, 11, 1)])
+def test_senseless_numbers_are_refused(queries: int, neighbors: int, repeats: int) -> None:
     with pytest.raises(InputError, match="at least 1"):
-        bench.run(queries, 10, 4, neighbours, repeats)
+        bench.run(queries, 10, 4, neighbors, repeats)

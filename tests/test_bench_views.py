@@ -24,7 +24,7 @@ def folder_of(path: Path, side: int) -> Path:
 
 @pytest.mark.parametrize("contender", CONTENDERS)
 @pytest.mark.parametrize("task", ["photographs", "small"])
-def test_every_pipeline_makes_normalised_views(task: Task, contender: str, tmp_path: Path) -> None:
+def test_every_pipeline_makes_normalized_views(task: Task, contender: str, tmp_path: Path) -> None:
     for package in CONTENDERS[contender].needs:
         pytest.importorskip(package)
     settings: ViewsSettings = paper_views(48) if task == "photographs" else cifar_views(32)

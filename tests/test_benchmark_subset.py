@@ -33,13 +33,13 @@ def test_images_of_each_class_come_as_folders_of_jpegs(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_done_is_one_sentence(tmp_path: Path) -> None:
-    write_images(tmp_path / "unlabelled", 3)
+    write_images(tmp_path / "unlabeled", 3)
     for data, phrase in (
         (tmp_path / "no", "there is no folder"),
-        (tmp_path / "unlabelled", "labels"),
+        (tmp_path / "unlabeled", "labels"),
     ):
         refused = subset(data, tmp_path / "out", "--hold-out", 1)
         assert refused.returncode == 1
         assert phrase in refused.stderr
         assert "Traceback" not in refused.stderr
-    assert "exists" in subset(tmp_path / "unlabelled", tmp_path).stderr
+    assert "exists" in subset(tmp_path / "unlabeled", tmp_path).stderr

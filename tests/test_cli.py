@@ -76,7 +76,7 @@ OPTIONS = {
     "bench views": ["images", "--small", "--seconds", "--repeats", "--output"],
     "bench step": ["--networks", "--seconds", "--repeats", "--output"],
     "bench index": ["--images", "--repeats", "--output"],
-    "bench knn": ["--queries", "--bank", "--width", "--neighbours", "--repeats", "--output"],
+    "bench knn": ["--queries", "--bank", "--width", "--neighbors", "--repeats", "--output"],
 }
 
 

@@ -40,7 +40,7 @@ def plan_shapes(*methods: str, variants: Sequence[str] = (), **choices: object) 
     return plan("shapes:128", "cifar10-cpu", variants=compared, **{**defaults, **choices})  # type: ignore[arg-type]
 
 
-def test_every_method_gets_the_same_but_for_head_and_optimiser() -> None:
+def test_every_method_gets_the_same_but_for_head_and_optimizer() -> None:
     candidates = plan_shapes("imsvd", *OTHERS)
     trained = [job.config for candidate in candidates[1:] for job in candidate.jobs]
     assert len(trained) == 4 * (1 + len(OTHERS))
@@ -74,11 +74,11 @@ def test_learning_rates_are_multiples_of_the_methods_own() -> None:
 
 
 def test_a_variant_differs_from_its_method_in_what_it_names() -> None:
-    text = "soft=imsvd,method.standardise=true,optimizer.lr=0.5"
+    text = "soft=imsvd,method.standardize=true,optimizer.lr=0.5"
     (_, *plain, own, faster) = plan_shapes("imsvd", variants=[text], lr_factors=(1, 2))
     assert [candidate.method for candidate in (*plain, own, faster)] == ["imsvd"] * 2 + ["soft"] * 2
     assert (own.lr, faster.lr) == (0.5, 1.0)
-    expected = override(plain[0].jobs[0].config, ["method.standardise=true", "optimizer.lr=0.5"])
+    expected = override(plain[0].jobs[0].config, ["method.standardize=true", "optimizer.lr=0.5"])
     assert own.jobs[0].config == expected
     assert "soft" in own.jobs[0].title
     # What a variant says comes after what is said for all.

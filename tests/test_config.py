@@ -76,7 +76,7 @@ def test_yaml_returns_the_same_configuration(name: str) -> None:
     ("assignment", "phrases"),
     [
         ("optimizer.learning_rate=1", ["no setting 'optimizer.learning_rate'", "did you mean"]),
-        ("optimiser.lr=1", ["did you mean optimizer.lr?"]),
+        ("optimizer.lr=1", ["did you mean optimizer.lr?"]),
         ("epochs=1", ["did you mean training.epochs?"]),
         ("views.views.0.sise=1", ["did you mean views.views.0.size?"]),
         ("views.views.9.size=32", ["no setting 'views.views.9.size'"]),

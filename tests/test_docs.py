@@ -13,7 +13,7 @@ from imsvd.recipes import recipe
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("benchmarks/*.md")]
 FILES = (".json", ".md", ".parquet", ".png", ".py")
-OPTIMISERS = {"lars": "LARS", "sgd": "SGD", "adamw": "AdamW"}
+OPTIMIZERS = {"lars": "LARS", "sgd": "SGD", "adamw": "AdamW"}
 
 
 def summary(config: Config) -> str:
@@ -21,7 +21,7 @@ def summary(config: Config) -> str:
     # DISSL's teacher ends in classes.
     layers = head["projector"] if "projector" in head else (*head["teacher"], head["classes"])
     widths = "-".join(map(str, layers))
-    optimizer, batch = OPTIMISERS[config.optimizer.name], config.training.batch_size
+    optimizer, batch = OPTIMIZERS[config.optimizer.name], config.training.batch_size
     return (
         f"{widths}; {optimizer}, {config.peak_lr:g} at {batch}, {config.optimizer.weight_decay:g}"
     )

@@ -12,7 +12,7 @@ import imsvd
 from imsvd.checkpoints import load_newest_checkpoint
 from imsvd.encoder import Encoder, load
 from imsvd.errors import InputError
-from imsvd.information import soft_discretise
+from imsvd.information import soft_discretize
 from imsvd.methods import MethodOutput, build_method
 from imsvd.networks import build_backbone
 from imsvd.training.batches import Batch
@@ -65,7 +65,7 @@ def test_images_follow_the_encoder_to_its_device(trained: Path) -> None:
     assert encoder.codes(pictures().float() / 255).device.type == "meta"
 
 
-@pytest.mark.parametrize("settings", [(), ("method.standardise=true",)])
+@pytest.mark.parametrize("settings", [(), ("method.standardize=true",)])
 def test_it_is_the_network_that_was_trained(
     trained: Path, tmp_path: Path, settings: tuple[str, ...]
 ) -> None:
@@ -79,11 +79,11 @@ def test_it_is_the_network_that_was_trained(
     method.eval()
     view = config.views.views[0]
     mean, std = torch.tensor(view.mean).view(3, 1, 1), torch.tensor(view.std).view(3, 1, 1)
-    normalised = (pictures().float() / 255 - mean) / std
-    output = method([normalised, normalised], torch.arange(len(normalised)))
+    normalized = (pictures().float() / 255 - mean) / std
+    output = method([normalized, normalized], torch.arange(len(normalized)))
     torch.testing.assert_close(encoder.features(pictures()), output.features)
     torch.testing.assert_close(
-        encoder.probabilities(pictures()), soft_discretise(output.embedding, 4)
+        encoder.probabilities(pictures()), soft_discretize(output.embedding, 4)
     )
 
 

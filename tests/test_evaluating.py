@@ -25,7 +25,7 @@ def test_evaluations_are_returned_and_recorded(trained: Path, tmp_path: Path) ->
     data = tmp_path / "data"
     write_images(data / "train", 30, classes=3)
     write_images(data / "test", 12, classes=3)
-    knn = imsvd.evaluate_knn(run, data, neighbours=(5,))
+    knn = imsvd.evaluate_knn(run, data, neighbors=(5,))
     probe = imsvd.evaluate_linear_probe(run, data)
     assert set(knn) == {"knn_5"}
     assert all(0 <= value <= 100 for value in (*knn.values(), *probe.values()))
@@ -42,7 +42,7 @@ def test_evaluation_needs_labels(trained: Path, tmp_path: Path) -> None:
         imsvd.evaluate_knn(trained, tmp_path)
 
 
-def labelled(folder: Path) -> Path:
+def labeled(folder: Path) -> Path:
     write_images(folder / "train", 30, classes=3)
     write_images(folder / "test", 12, classes=3)
     return folder
@@ -52,7 +52,7 @@ def test_an_untrained_encoder_is_evaluated_and_told_apart(
     command: CommandLine, trained: Path, tmp_path: Path
 ) -> None:
     run = Path(shutil.copytree(trained, tmp_path / "run"))
-    data = str(labelled(tmp_path / "data"))
+    data = str(labeled(tmp_path / "data"))
     for spec in (str(run), f"untrained:{run}"):
         assert command(["evaluate", "linear-probe", spec, data]) == 0
         assert command(["evaluate", "knn", spec, data, "--k", "3"]) == 0
@@ -74,13 +74,13 @@ def test_untrained_of_what_is_no_run_is_one_sentence(command: CommandLine, tmp_p
 
 def test_settings_of_knn_are_recorded(command: CommandLine, trained: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(trained, tmp_path / "run"))
-    data = str(labelled(tmp_path / "data"))
+    data = str(labeled(tmp_path / "data"))
     options = ["--k", "3", "--k", "7", "--temperature", "0.2", "--distance", "euclidean"]
     assert command(["evaluate", "knn", str(run), data, *options]) == 0
     (record,) = map(json.loads, (run / "results.jsonl").read_text().splitlines())
     assert set(record["metrics"]) == {"knn_3", "knn_7"}
     settings = record["details"]["settings"]
-    assert (settings["neighbours"], settings["temperature"]) == ([3, 7], 0.2)
+    assert (settings["neighbors"], settings["temperature"]) == ([3, 7], 0.2)
     assert settings["distance"] == "euclidean"
 
 
@@ -89,7 +89,7 @@ def test_settings_of_knn_are_recorded(command: CommandLine, trained: Path, tmp_p
     [
         (["--distance", "manhattan"], ["distance='manhattan'", "'cosine' or 'euclidean'"]),
         (["--temperature", "0"], ["temperature=0", "greater than 0"]),
-        (["--k", "0"], ["neighbours.0=0"]),
+        (["--k", "0"], ["neighbors.0=0"]),
         (["--set", "head_lr=1"], ["kNN has no setting 'head_lr'"]),
         (["--set", "compute.devices"], ["has no '='", "compute.devices=2"]),
     ],
@@ -127,8 +127,8 @@ def test_processes_share_whole_batches_and_compute_them_as_one(tmp_path: Path) -
 
 FILES = {
     "cmyk.jpg": Image.new("CMYK", (40, 40), (0, 255, 255, 0)),
-    "grey.png": Image.new("L", (40, 40), 100),
-    "grey-alpha.png": Image.new("LA", (40, 40), (100, 128)),
+    "gray.png": Image.new("L", (40, 40), 100),
+    "gray-alpha.png": Image.new("LA", (40, 40), (100, 128)),
     "rgba.png": Image.new("RGBA", (40, 40), (255, 0, 0, 128)),
     "palette.png": Image.new("P", (40, 40), 3),
     "bilevel.png": Image.new("1", (40, 40), 1),
@@ -170,7 +170,7 @@ def test_weights_for_other_channels_are_refused_before_anything_is_read(
 ) -> None:
     network = timm.create_model("resnet18", pretrained=False, in_chans=channels)
     save_file(network.state_dict(), path := tmp_path / "weights.safetensors")
-    data = str(labelled(tmp_path / "data"))
+    data = str(labeled(tmp_path / "data"))
     fraction = ["--fraction", "0.5"] if protocol == "semi" else []
     command.refuses(
         ["evaluate", protocol, f"timm:resnet18:{path}", data, *fraction],

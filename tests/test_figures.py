@@ -16,8 +16,8 @@ def assert_picture(path: Path, least_width: int) -> None:
     with Image.open(path) as image:
         assert image.format == "PNG"
         assert image.width >= least_width
-        colours = np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)
-    assert len(colours) > 50, "an empty page has few colours"
+        colors = np.unique(np.asarray(image.convert("RGB")).reshape(-1, 3), axis=0)
+    assert len(colors) > 50, "an empty page has few colors"
 
 
 def test_training_is_drawn_with_its_bounds(trained: Path, tmp_path: Path) -> None:
@@ -35,7 +35,7 @@ def test_a_method_without_bounds_is_drawn_too(tmp_path: Path) -> None:
 def test_the_page_of_the_demo(trained: Path, tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     series = ("chance", "untrained", "trained")
-    accuracies = {name: {"shape": 20.0, "colour": 60.0} for name in series}
+    accuracies = {name: {"shape": 20.0, "color": 60.0} for name in series}
     images = [random.integers(0, 256, (32, 32, 3), dtype=np.uint8) for _ in range(4)]
     galleries = {"variable 1, unit 2": images, "variable 3, unit 1": images[:2]}
     records = RunFolder(trained).metrics()

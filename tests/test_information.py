@@ -16,7 +16,7 @@ sizes_of_variables = st.lists(st.integers(2, 4), min_size=1, max_size=4)
 def probabilities(sizes: list[int], batch: int = 5, seed: int = 0) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(batch, sum(sizes), generator=generator, dtype=torch.float64)
-    return information.soft_discretise(logits, sizes)
+    return information.soft_discretize(logits, sizes)
 
 
 def one_hot(codes: list[list[int]], units: int) -> Tensor:
@@ -50,19 +50,19 @@ class TestResolveUnits:
 
 @given(sizes_of_variables)
 @settings(max_examples=20, deadline=None)
-def test_soft_discretise_equals_equation_1(sizes: list[int]) -> None:
+def test_soft_discretize_equals_equation_1(sizes: list[int]) -> None:
     logits = torch.randn(3, sum(sizes), dtype=torch.float64)
-    expected = oracle.soft_discretise(logits, sizes)
-    torch.testing.assert_close(information.soft_discretise(logits, sizes), expected)
+    expected = oracle.soft_discretize(logits, sizes)
+    torch.testing.assert_close(information.soft_discretize(logits, sizes), expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_soft_discretise_widens_half_precision_even_under_autocast(dtype: torch.dtype) -> None:
+def test_soft_discretize_widens_half_precision_even_under_autocast(dtype: torch.dtype) -> None:
     logits = torch.randn(3, 8).to(dtype)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        q = information.soft_discretise(logits, 4)
+        q = information.soft_discretize(logits, 4)
     assert q.dtype == torch.float32
-    torch.testing.assert_close(q, information.soft_discretise(logits.float(), 4))
+    torch.testing.assert_close(q, information.soft_discretize(logits.float(), 4))
 
 
 @given(sizes_of_variables, st.data())

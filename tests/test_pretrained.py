@@ -15,7 +15,7 @@ from torch import Tensor
 import imsvd
 from imsvd.encoder import open_encoder, results_folder
 from imsvd.errors import InputError
-from imsvd.pretrained import summarise_keys
+from imsvd.pretrained import summarize_keys
 from tests.test_api import write_images
 from tests.training.tiny import CommandLine
 
@@ -154,8 +154,8 @@ def test_every_key_that_does_not_match_is_named(
 
 def test_many_keys_are_counted_by_part() -> None:
     keys = [f"layer1.{number}" for number in range(7)]
-    assert summarise_keys([*keys, "fc.bias"]) == "layer1.* (7 keys), fc.* (1 keys)"
-    assert summarise_keys(keys[:2]) == "layer1.0, layer1.1"
+    assert summarize_keys([*keys, "fc.bias"]) == "layer1.* (7 keys), fc.* (1 keys)"
+    assert summarize_keys(keys[:2]) == "layer1.0, layer1.1"
 
 
 class Harmful:

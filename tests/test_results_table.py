@@ -118,7 +118,7 @@ def test_a_trial_does_not_take_the_place_of_the_real_result(tmp_path: Path) -> N
     assert (tried.value, tried.paper, tried.settings) == (12.0, None, "epochs=1")
     # Each k of kNN has a number of its own, whichever were asked for together.
     add(run, "knn", {"knn_20": 66.0, "knn_200": 64.0}, details=IMAGENET_KNN)
-    fewer = {**IMAGENET_KNN, "settings": {**KNN, "neighbours": [5, 20]}}
+    fewer = {**IMAGENET_KNN, "settings": {**KNN, "neighbors": [5, 20]}}
     add(run, "knn", {"knn_5": 60.0, "knn_20": 66.1}, details=fewer)
     found = {row.metric: row.value for row in collect([run]) if row.protocol == "knn"}
     assert found == {"knn_20": 66.1, "knn_200": 64.0, "knn_5": 60.0}

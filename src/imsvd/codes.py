@@ -26,7 +26,7 @@ from imsvd.datasets.subset import Subset
 from imsvd.encoder import Encoder
 from imsvd.errors import InputError
 from imsvd.evaluation import extract_features
-from imsvd.information import codes, max_probabilities, soft_discretise
+from imsvd.information import codes, max_probabilities, soft_discretize
 
 Choice = Literal["train", "test", "all"]
 CHOICES = ("train", "test", "all")
@@ -104,7 +104,7 @@ def _parts(sources: Mapping[str, ImageSource]) -> Iterator[tuple[str, Subset]]:
 
 
 class _Columns(nn.Module):
-    """Codes, their probabilities and the features of normalised images, side by side."""
+    """Codes, their probabilities and the features of normalized images, side by side."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class _Columns(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         units = self.encoder.description.units
         features = self.encoder.backbone(images)
-        q = soft_discretise(self.encoder.projector(features), units)
+        q = soft_discretize(self.encoder.projector(features), units)
         # Codes survive as float32: they are far below 2^24.
         return torch.cat([codes(q, units).to(q.dtype), max_probabilities(q, units), features], 1)
 

@@ -60,11 +60,11 @@ def compare_methods(  # noqa: PLR0913 - one call that says all there is to say, 
     one that is best on held-out training images.
 
     Args:
-        data: labelled images with a training and a test split.
+        data: labeled images with a training and a test split.
         out: folder for the runs and the results.
         methods: names of methods; all if neither these nor variants are given.
         variants: methods with other settings under names of their own, such as
-            "soft=imsvd,method.standardise=true".
+            "soft=imsvd,method.standardize=true".
         recipe: a name that `imsvd recipes` lists; chosen from the images and hardware if left out.
         seeds: how many seeds, or which.
         lr_factors: what each method's own learning rate is multiplied by, in turn.

@@ -30,7 +30,7 @@ MomentDecay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerSettings(Settings):
-    """How the weights move: optimiser, warm-up and cosine decay to a floor."""
+    """How the weights move: optimizer, warm-up and cosine decay to a floor."""
 
     name: Literal["lars", "sgd", "adamw"] = Field("lars", description="lars, sgd or adamw")
     lr: float = Field(

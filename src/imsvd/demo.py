@@ -28,7 +28,7 @@ from imsvd.training import train
 
 GALLERY_UNITS = 5
 GALLERY_IMAGES = 16
-NEIGHBOURS = 20
+NEIGHBORS = 20
 EXPLAINED = "shapes:512"
 """The images of the report: few, so that it is there in seconds."""
 
@@ -38,7 +38,7 @@ def run_demo(out: Path, console: Console, settings: list[str]) -> None:
     config = override(recipe("shapes"), settings)
     console.print(
         f"Training IMSVD on {len(open_source(config.data.source)):,} drawn images; nobody tells it "
-        "what a shape, a texture or a colour is.",
+        "what a shape, a texture or a color is.",
         highlight=False,
     )
     run = RunFolder(out)
@@ -77,13 +77,13 @@ def run_demo(out: Path, console: Console, settings: list[str]) -> None:
 
 def attribute_accuracies(split: Split) -> dict[str, float]:
     """Return kNN-20 accuracy per attribute."""
-    metrics = knn_attributes(split.train, split.test, KNNSettings(neighbours=(NEIGHBOURS,)))
+    metrics = knn_attributes(split.train, split.test, KNNSettings(neighbors=(NEIGHBORS,)))
     return {name.split("/")[1]: value for name, value in metrics.items()}
 
 
 def accuracy_table(accuracies: Mapping[str, Mapping[str, float]]) -> Table:
     """Return the table of accuracies, an attribute a row."""
-    table = Table("attribute", title=f"kNN-{NEIGHBOURS} accuracy on test images, %")
+    table = Table("attribute", title=f"kNN-{NEIGHBORS} accuracy on test images, %")
     for series in accuracies:
         table.add_column(series, justify="right")
     for name in accuracies["trained"]:

@@ -217,7 +217,7 @@ def mean_over_ranks_with_gradient(tensor: Tensor) -> Tensor:
 
     Backward passes the gradient on unchanged: the mean contributes 1 / world_size, which the
     convention of this module multiplies by `world_size`. A mean that a rank compares with samples
-    of its own, as in centring them, has another gradient on each rank; gather it instead.
+    of its own, as in centering them, has another gradient on each rank; gather it instead.
     """
     return _apply(_MeanOverRanks, tensor) if is_distributed() else tensor
 

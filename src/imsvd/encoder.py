@@ -24,7 +24,7 @@ from imsvd.checkpoints import (
 )
 from imsvd.config import Config
 from imsvd.errors import InputError
-from imsvd.information import codes, soft_discretise
+from imsvd.information import codes, soft_discretize
 from imsvd.methods import IMSVDSettings
 from imsvd.networks import BackboneSettings, build_backbone, feature_width, projector
 from imsvd.overrides import describe_validation_error
@@ -46,7 +46,7 @@ class EncoderDescription(Settings):
     method: str
     backbone: BackboneSettings
     projector: tuple[int, ...] = ()
-    standardise: bool = Field(False, description="whether a BatchNorm ends the projector")
+    standardize: bool = Field(False, description="whether a BatchNorm ends the projector")
     units: tuple[int, ...] = Field(
         (), description="units of each variable; empty if the method has none"
     )
@@ -65,7 +65,7 @@ class EncoderDescription(Settings):
 
 
 class Encoder(nn.Module):
-    """A backbone with its projector, normalising its own input.
+    """A backbone with its projector, normalizing its own input.
 
     Images are (batch, 3, height, width): uint8, or floats in [0, 1], on any device: they are moved
     to the encoder's.
@@ -93,7 +93,7 @@ class Encoder(nn.Module):
         if description.projector:
             self.projector = projector(
                 (self.num_features, *description.projector),
-                last="norm_without_affine" if description.standardise else "bare",
+                last="norm_without_affine" if description.standardize else "bare",
             )
         self.register_buffer(
             "mean", torch.tensor(description.mean).view(1, 3, 1, 1), persistent=False
@@ -102,7 +102,7 @@ class Encoder(nn.Module):
             "std", torch.tensor(description.std).view(1, 3, 1, 1), persistent=False
         )
 
-    def normalise(self, images: Tensor) -> Tensor:
+    def normalize(self, images: Tensor) -> Tensor:
         """Return the images as the backbone expects them, on its device."""
         images = images.to(self.mean.device)
         scaled = images.float() / 255 if images.dtype == torch.uint8 else images
@@ -110,7 +110,7 @@ class Encoder(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """Return backbone features, (batch, num_features)."""
-        features: Tensor = self.backbone(self.normalise(images))
+        features: Tensor = self.backbone(self.normalize(images))
         return features
 
     def forward(self, images: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ class Encoder(nn.Module):
             raise InputError(
                 f"an encoder trained with {self.description.method!r} has no discrete variables."
             )
-        return soft_discretise(self.projector(self.features(images)), self.description.units)
+        return soft_discretize(self.projector(self.features(images)), self.description.units)
 
     def codes(self, images: Tensor) -> Tensor:
         """Return the unit that each variable takes, (batch, variables)."""
@@ -138,7 +138,7 @@ def describe_encoder(config: Config) -> EncoderDescription:
         method=method.name,
         backbone=config.backbone,
         projector=method.projector if isinstance(method, IMSVDSettings) else (),
-        standardise=isinstance(method, IMSVDSettings) and method.standardise,
+        standardize=isinstance(method, IMSVDSettings) and method.standardize,
         units=method.variable_units,
         size=config.views.whole_image_size,
         mean=view.mean,

@@ -39,7 +39,7 @@ from imsvd.evaluation import (
     extract_features,
     knn_of_shares,
     linear_probe,
-    usable_neighbours,
+    usable_neighbors,
 )
 from imsvd.evaluation.svm import SVMSettings
 from imsvd.evaluation.voc07 import run_voc07
@@ -69,7 +69,7 @@ def evaluate_knn(
     run: str | Path,
     data: str | Path,
     *,
-    neighbours: Sequence[int] = (20, 200),
+    neighbors: Sequence[int] = (20, 200),
     temperature: float = 0.07,
     distance: str = "cosine",
     settings: Sequence[str] = (),
@@ -82,16 +82,16 @@ def evaluate_knn(
 
     Args:
         run: a run folder, or a backbone such as "timm:resnet50", see `open_encoder`.
-        data: labelled images with a test split.
-        neighbours: the values of k; those beyond the number of training images are left out.
-        temperature: how fast a neighbour's vote falls with its distance.
+        data: labeled images with a test split.
+        neighbors: the values of k; those beyond the number of training images are left out.
+        temperature: how fast a neighbor's vote falls with its distance.
         distance: "cosine" or "euclidean"; the weights are in `evaluation.knn`.
         settings: overrides such as "compute.devices=2".
         console: where to show progress.
     """
     wanted = parse_settings(
         KNNSettings,
-        {"neighbours": tuple(neighbours), "temperature": temperature, "distance": distance},
+        {"neighbors": tuple(neighbors), "temperature": temperature, "distance": distance},
     )
     computing = override_group(_Computing(), settings, owner="kNN", example="compute.devices=2")
     encoder, folder = open_encoder(run), results_folder(run)
@@ -101,7 +101,7 @@ def evaluate_knn(
     workers = worker_count(Config(compute=computing.compute), fabric)
     split = shares_of_features(encoder, data, fabric.device, console, workers)
     with progress_bar(console) as bar:
-        task = bar.add_task("neighbours", total=len(split.train.features))
+        task = bar.add_task("neighbors", total=len(split.train.features))
         metrics = knn_of_shares(
             *split, wanted, fabric.device, lambda done, _: bar.update(task, completed=done)
         )
@@ -193,7 +193,7 @@ def split_features(encoder: Encoder, data: str | Path, console: Console) -> Spli
     encoder = encoder.to(device)
     extracted = []
     for name in ("train", "test"):
-        source = _labelled_source(data, name)
+        source = _labeled_source(data, name)
         extracted.append(_extract(encoder, source, name, device, console))
         _say_skipped(len(extracted[-1].skipped), name, console)
     return Split(*extracted)
@@ -210,7 +210,7 @@ def shares_of_features(
     encoder = encoder.to(device)
     extracted = []
     for name in ("train", "test"):
-        source = _labelled_source(data, name)
+        source = _labeled_source(data, name)
         share = _own_batches(source)
         readers = 0 if small_image_size(source) is not None else workers
         extract = functools.partial(_extract, encoder, share, name, device, console, readers)
@@ -221,7 +221,7 @@ def shares_of_features(
     return Split(*extracted)
 
 
-def _labelled_source(data: str | Path, name: str) -> ImageSource:
+def _labeled_source(data: str | Path, name: str) -> ImageSource:
     source = open_source(data, "train" if name == "train" else "test")
     if source.labels is None:
         raise InputError(f"{data} has no labels in its {name} split; use one sub-folder per class.")
@@ -292,5 +292,5 @@ def _details_of_shares(split: Split, settings: KNNSettings, device: torch.device
         "test_images": len(truth),
         "skipped": _over_ranks(len(split.train.skipped) + len(split.test.skipped)),
         "chance": chance(truth),
-        "settings": usable_neighbours(settings, train_images).model_dump(mode="json"),
+        "settings": usable_neighbors(settings, train_images).model_dump(mode="json"),
     }

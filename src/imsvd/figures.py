@@ -31,7 +31,7 @@ BOUND_STYLES = {
 }
 CURVE = "#1f5fa8"
 BARS = {"chance": "#d0d0d0", "untrained": "#9db8d6", "trained": CURVE}
-# Okabe and Ito's colours, which colour-blind people can tell apart; yellow is too pale for a line.
+# Okabe and Ito's colors, which color-blind people can tell apart; yellow is too pale for a line.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 LINES = ("-", "--", ":")
 STYLE: dict[Any, Any] = {
@@ -143,12 +143,12 @@ def _draw_curve(
     look: tuple[str, str],
     label: str,
 ) -> None:
-    colour, line = look
+    color, line = look
     axis.plot(
         places,
         [point.accuracy for point in points],
         line,
-        color=colour,
+        color=color,
         label=label,
         marker="o" if len(points) < 30 else None,
         markersize=3,
@@ -157,7 +157,7 @@ def _draw_curve(
         places,
         [point.accuracy - point.deviation for point in points],
         [point.accuracy + point.deviation for point in points],
-        color=colour,
+        color=color,
         alpha=0.15,
         linewidth=0,
     )
@@ -202,8 +202,8 @@ def _draw_bounds(axis: Axes, levels: Mapping[str, float]) -> None:
     for bound, level in levels.items():
         names.setdefault(round(level, 6), []).append(bound)
     for level, bounds in names.items():
-        colour, line = BOUND_STYLES.get(bounds[0], ("#999999", "--"))
-        axis.axhline(level, color=colour, linestyle=line, linewidth=1)
+        color, line = BOUND_STYLES.get(bounds[0], ("#999999", "--"))
+        axis.axhline(level, color=color, linestyle=line, linewidth=1)
         axis.annotate(
             " = ".join(bound.replace("_", " ") for bound in bounds),
             (1, level),
@@ -212,7 +212,7 @@ def _draw_bounds(axis: Axes, levels: Mapping[str, float]) -> None:
             textcoords="offset points",
             ha="right",
             fontsize=7,
-            color=colour,
+            color=color,
         )
 
 

@@ -1,4 +1,4 @@
-"""Information measures of softly discretised variables (https://arxiv.org/abs/2501.03469).
+"""Information measures of softly discretized variables (https://arxiv.org/abs/2501.03469).
 
 An embedding of `width` numbers is read as M variables; variable m has D_m units and
 `width = sum of D_m`. A softmax inside each variable turns it into a distribution, and batch means
@@ -7,7 +7,7 @@ of products of those distributions estimate marginal and joint probabilities.
 | symbol | here |
 |---|---|
 | z(m, d) | `logits`, `(batch, width)` |
-| q(m, d), Eq. 1 | `q = soft_discretise(logits, units)`, `(batch, width)` |
+| q(m, d), Eq. 1 | `q = soft_discretize(logits, units)`, `(batch, width)` |
 | p(m, d), Eq. 2 | `marginals(q)`, `(width,)` |
 | P(q^r; d^r), Eq. 3 | `joint(q, variables, units)`, `(D_m1, ..., D_mr)` |
 | S̄(r), Eqs. 5-7 | `mean_entropy(q, units, order)` |
@@ -56,7 +56,7 @@ def at_least_float32(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
-def soft_discretise(logits: Tensor, units: Units) -> Tensor:
+def soft_discretize(logits: Tensor, units: Units) -> Tensor:
     """Softmax within each variable (Eq. 1), in float32 at least.
 
     Args:
@@ -242,9 +242,9 @@ def dead_units(p: Tensor, units: Units, fraction: float = 0.01) -> Tensor:
 
 
 def effective_rank(features: Tensor) -> Tensor:
-    """Exponential of the entropy of the normalised singular values (Roy and Vetterli, 2007).
+    """Exponential of the entropy of the normalized singular values (Roy and Vetterli, 2007).
 
-    Between 1 and `min(batch, width)` for features `(batch, width)`; not centred. All-zero features
+    Between 1 and `min(batch, width)` for features `(batch, width)`; not centered. All-zero features
     have rank 1, the collapsed case.
     """
     singular = torch.linalg.svdvals(at_least_float32(features))

@@ -189,8 +189,8 @@ def load_weights(backbone: Backbone, path: Path) -> None:
     complaints = [
         f"{title} {summary}"
         for title, summary in (
-            ("missing:", summarise_keys(missing)),
-            ("unexpected:", summarise_keys(unexpected)),
+            ("missing:", summarize_keys(missing)),
+            ("unexpected:", summarize_keys(unexpected)),
             ("of another shape:", _shorten(misshapen)),
         )
         if summary
@@ -202,7 +202,7 @@ def load_weights(backbone: Backbone, path: Path) -> None:
         )
     for what, keys in (("the classifier", sorted(head)), ("beside the network", beside)):
         if keys:
-            _logger.warning("%s: left out %s: %s", path, what, summarise_keys(keys))
+            _logger.warning("%s: left out %s: %s", path, what, summarize_keys(keys))
 
 
 def _refuse_other_channels(
@@ -220,7 +220,7 @@ def _refuse_other_channels(
         )
 
 
-def summarise_keys(keys: Iterable[str], most: int = 6) -> str:
+def summarize_keys(keys: Iterable[str], most: int = 6) -> str:
     """Name all `keys`; many are counted by the part of the network that they belong to."""
     keys = list(keys)
     if len(keys) <= most:

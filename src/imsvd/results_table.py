@@ -48,7 +48,7 @@ FREE_SETTINGS = {
     "jobs",
     "query_chunk",  # how much memory it took
     "bank_chunk",
-    "neighbours",  # each k has a number of its own
+    "neighbors",  # each k has a number of its own
     "seed",  # the paper names none
     "bad_image_limit",  # what it would have stopped at
 }
@@ -172,7 +172,7 @@ def _paper_number(
 
 
 def _trained_as_in_the_paper(config: Config) -> bool:
-    """Whether data, backbone, method, views, optimiser and batch are those of the ImageNet recipe."""
+    """Whether data, backbone, method, views, optimizer and batch are those of the ImageNet recipe."""
     paper = recipe("imagenet", config.method.name)
     return (
         _is_imagenet(config.data.source)

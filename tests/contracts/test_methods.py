@@ -73,7 +73,7 @@ def samples(seed: int = 0) -> Tensor:
 def train(
     method: Method, steps: int, state: dict[str, Any] | None = None, *, epochs: bool = True
 ) -> dict[str, Any]:
-    """Take `steps`, each an epoch of its own unless none begins, and return the optimiser's state."""
+    """Take `steps`, each an epoch of its own unless none begins, and return the optimizer's state."""
     optimizer = build_optimizer(method, override(tiny.config(), ["optimizer.name=lars"]))
     if state is not None:
         optimizer.load_state_dict(state)
@@ -105,7 +105,7 @@ def test_a_step_gives_what_the_loop_reads(name: str) -> None:
     assert torch.isfinite(output.loss)
     assert all(term.shape == () and not term.requires_grad for term in output.terms.values())
     assert len(output.features) == len(output.embedding) == 8
-    health = method.summarise(method.statistics(output.embedding))
+    health = method.summarize(method.statistics(output.embedding))
     assert all(isinstance(value, float) for value in health.values())
     for row in method.bounds(8).values():
         assert set(row) == {*output.terms, "total"}
@@ -115,7 +115,7 @@ def test_a_step_gives_what_the_loop_reads(name: str) -> None:
 def test_every_parameter_gets_a_gradient_and_every_weight_moves(name: str) -> None:
     method = build(name)
     before = {key: value.clone() for key, value in method.named_parameters()}
-    train(method, steps=3)  # a zero-initialised block passes gradients on only after it has moved
+    train(method, steps=3)  # a zero-initialized block passes gradients on only after it has moved
     for key, parameter in method.named_parameters():
         if parameter.requires_grad:
             assert parameter.grad is not None, key

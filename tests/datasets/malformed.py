@@ -29,9 +29,9 @@ def png_chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def png(width: int, height: int, data: bytes, bits: int = 8, colour: int = 2) -> bytes:
+def png(width: int, height: int, data: bytes, bits: int = 8, color: int = 2) -> bytes:
     """A PNG with any header and any image data, checksums right."""
-    header = struct.pack(">IIBBBBB", width, height, bits, colour, 0, 0, 0)
+    header = struct.pack(">IIBBBBB", width, height, bits, color, 0, 0, 0)
     chunks = png_chunk(b"IHDR", header) + png_chunk(b"IDAT", data) + png_chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + chunks
 
@@ -93,7 +93,7 @@ def _pngs() -> dict[str, tuple[bytes, str]]:
         "not-compressed.png": (png(16, 16, b"these are not zlib data"), "PNG"),
         "too-few-rows.png": (png(64, 64, zeros), "truncated PNG"),
         "impossible-depth.png": (png(16, 16, zeros, bits=7), "PNG"),
-        "impossible-colour.png": (png(16, 16, zeros, colour=5), "PNG"),
+        "impossible-color.png": (png(16, 16, zeros, color=5), "PNG"),
         "without-data.png": (whole[:33] + png_chunk(b"IEND", b""), "PNG"),
         "nameless-chunk.png": (patched(whole, 37, b"\0\0\0\0"), "PNG"),
     }

@@ -29,9 +29,9 @@ def as_tensor(image: Image.Image) -> Tensor:
 def corners(width: int = 24, height: int = 16) -> Image.Image:
     """Red, green / blue, yellow quarters."""
     image = Image.new("RGB", (width, height))
-    for number, colour in enumerate(CORNERS):
+    for number, color in enumerate(CORNERS):
         box = (width // 2 * (number % 2), height // 2 * (number // 2))
-        image.paste(colour, (*box, box[0] + width // 2, box[1] + height // 2))
+        image.paste(color, (*box, box[0] + width // 2, box[1] + height // 2))
     return image
 
 
@@ -56,14 +56,14 @@ def test_a_path_gives_the_same_as_its_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["L", "1"])
-def test_grey_and_one_bit_have_three_equal_channels(mode: str) -> None:
+def test_gray_and_one_bit_have_three_equal_channels(mode: str) -> None:
     image = corners().convert("L").convert(mode)
     expected = np.array(image.convert("L"))
     decoded = decode_image(encoded(image, "PNG"), "x").numpy()
     assert all((channel == expected).all() for channel in decoded)
 
 
-def test_palette_gives_its_colours() -> None:
+def test_palette_gives_its_colors() -> None:
     image = corners().convert("P", palette=Image.Palette.ADAPTIVE)
     assert image.mode == "P"
     assert torch.equal(decode_image(encoded(image, "PNG"), "x"), as_tensor(corners()))
@@ -84,7 +84,7 @@ def test_palette_with_an_alpha_per_entry_is_blended() -> None:
     assert (decoded[:, 0, 0].int() - torch.tensor(blended)).abs().max() <= 1
 
 
-def test_a_transparent_colour_of_rgb_is_white() -> None:
+def test_a_transparent_color_of_rgb_is_white() -> None:
     decoded = decode_image(encoded(corners(), "PNG", transparency=(0, 0, 255)), "x")
     assert decoded[:, -1, 0].tolist() == [255, 255, 255]
     assert decoded[:, 0, 0].tolist() == [255, 0, 0]
@@ -108,7 +108,7 @@ def test_cmyk_is_not_inverted(file_format: str) -> None:
     assert (decoded[:, 8, 8].int() - torch.tensor([255, 0, 0])).abs().max() <= 4
 
 
-def test_sixteen_bit_grey_is_scaled_not_clipped() -> None:
+def test_sixteen_bit_gray_is_scaled_not_clipped() -> None:
     values = np.linspace(0, 65535, 64 * 64).reshape(64, 64).astype(np.uint16)
     decoded = decode_image(encoded(Image.fromarray(values), "PNG"), "x")
     expected = np.rint(values / 257).astype(np.uint8)
@@ -126,7 +126,7 @@ def test_sixteen_bit_tiff_of_either_byte_order(byte_order: str) -> None:
     assert decode_image(header, "x")[0].flatten().tolist() == list(range(256))
 
 
-def test_sixteen_bit_colour_png() -> None:
+def test_sixteen_bit_color_png() -> None:
     row = b"\0" + b"\xff\xff\x80\x00\x00\x00" * 4
     decoded = decode_image(png(4, 2, zlib.compress(row * 2), bits=16), "x")
     assert decoded[:, 1, 3].tolist() == [255, 128, 0]
@@ -144,7 +144,7 @@ def test_sixteen_bit_colour_png() -> None:
         (np.array([[np.nan, 1.0]], np.float32), [0, 255]),
     ],
 )
-def test_deep_grey_is_scaled(values: NDArray[np.generic], expected: list[int]) -> None:
+def test_deep_gray_is_scaled(values: NDArray[np.generic], expected: list[int]) -> None:
     decoded = decode_image(encoded(Image.fromarray(values), "TIFF"), "x")
     assert decoded[0, 0].tolist() == expected
 

@@ -25,7 +25,7 @@ def identities(source: ImageFolderSource) -> list[str]:
     return [source.identity(index) for index in range(len(source))]
 
 
-def test_a_flat_folder_is_sorted_and_unlabelled(tmp_path: Path) -> None:
+def test_a_flat_folder_is_sorted_and_unlabeled(tmp_path: Path) -> None:
     source = ImageFolderSource(put(tmp_path, "b.png", "a.jpg", "c.webp"))
     assert identities(source) == ["a.jpg", "b.png", "c.webp"]
     assert source.labels is None
@@ -50,7 +50,7 @@ def test_one_folder_per_class_gives_labels(tmp_path: Path) -> None:
         ("only/a/1.png", "only/b/2.png"),
     ],
 )
-def test_other_nested_folders_are_unlabelled(tmp_path: Path, names: tuple[str, ...]) -> None:
+def test_other_nested_folders_are_unlabeled(tmp_path: Path, names: tuple[str, ...]) -> None:
     source = ImageFolderSource(put(tmp_path, *names))
     assert len(source) == len(names)
     assert source.labels is None

@@ -46,10 +46,10 @@ PLAIN = {
     "4:4:4": jpeg(noisy(), subsampling=0, quality=95),
     "4:2:2": jpeg(noisy(), subsampling=1),
     "4:2:0": jpeg(noisy(), subsampling=2),
-    "grey": jpeg(noisy(), "L"),
+    "gray": jpeg(noisy(), "L"),
     "progressive": jpeg(noisy(), progressive=True),
     "restarts": jpeg(noisy(), restart_marker_rows=1),
-    "optimised": jpeg(noisy(), optimize=True, quality=30),
+    "optimized": jpeg(noisy(), optimize=True, quality=30),
     **{f"turned {orientation}": with_orientation(orientation) for orientation in range(1, 9)},
 }
 

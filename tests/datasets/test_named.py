@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torchvision.datasets
 
-from imsvd.datasets.named import NAMED, data_folder, open_cifar10, open_stl10_unlabelled
+from imsvd.datasets.named import NAMED, data_folder, open_cifar10, open_stl10_unlabeled
 from imsvd.errors import InputError
 
 
@@ -52,12 +52,12 @@ def test_cifar_images_labels_and_classes(
     assert capsys.readouterr().out == "Files already downloaded and verified\n"  # the line above
 
 
-def test_stl10_unlabelled_trains_without_and_tests_with_labels(
+def test_stl10_unlabeled_trains_without_and_tests_with_labels(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torchvision.datasets, "STL10", FakeStl)
-    assert open_stl10_unlabelled("train").labels is None
-    test = open_stl10_unlabelled("test")
+    assert open_stl10_unlabeled("train").labels is None
+    test = open_stl10_unlabeled("test")
     assert test.labels is not None
     assert test.labels.tolist() == [1, 0]
     assert test.read(0).shape == (3, 96, 96)

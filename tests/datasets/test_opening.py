@@ -52,12 +52,12 @@ def test_split_folders(tmp_path: Path, name: str) -> None:
     assert open_source(tmp_path, "test").classes == ("cat", "dog", "eel")
 
 
-def test_labelled_val_is_preferred_to_unlabelled_test(tmp_path: Path) -> None:
+def test_labeled_val_is_preferred_to_unlabeled_test(tmp_path: Path) -> None:
     put(tmp_path, "train/cat/1.png", "train/dog/1.png", "test/1.png", "val/dog/1.png")
     assert labels_of(tmp_path, "test") == [1]
 
 
-def test_unlabelled_splits(tmp_path: Path) -> None:
+def test_unlabeled_splits(tmp_path: Path) -> None:
     put(tmp_path, "train/1.png", "train/2.png", "test/images/3.png", "val/4.png")
     assert labels_of(tmp_path, "train") is None
     assert open_source(tmp_path, "test").identity(0) == "images/3.png"

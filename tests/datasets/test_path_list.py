@@ -38,7 +38,7 @@ def test_names_as_labels(tmp_path: Path) -> None:
     assert source.classes == ("cat", "dog")
 
 
-def test_unknown_labels_make_unlabelled_images(tmp_path: Path) -> None:
+def test_unknown_labels_make_unlabeled_images(tmp_path: Path) -> None:
     assert listed(tmp_path, "a.png -1\nsub/b c.png 0").labels is None
 
 
@@ -57,7 +57,7 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
         source.read(1)
 
 
-def test_empty_and_half_labelled_lists_get_a_sentence(tmp_path: Path) -> None:
+def test_empty_and_half_labeled_lists_get_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"list\.txt lists no images; write one path a line"):
         listed(tmp_path, "# nothing\n")
     with pytest.raises(InputError, match=r"label to some images only; line 3 differs"):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from imsvd.datasets.palette import BACKGROUND_COLOURS, COLOURS, SHAPES, TEXTURES
+from imsvd.datasets.palette import BACKGROUND_COLORS, COLORS, SHAPES, TEXTURES
 from imsvd.datasets.shapes import ShapesSource
 
 MANY = ShapesSource(count=20_000)
@@ -33,7 +33,7 @@ def chi_square_excess(table: Tensor) -> float:
 
 def test_enough_of_everything() -> None:
     counts = {name: len(values) for name, values in MANY.attribute_values.items()}
-    assert min(counts["shape"], counts["texture"], counts["colour"]) >= 6
+    assert min(counts["shape"], counts["texture"], counts["color"]) >= 6
     assert {"size", "rotation", "position", "background"} <= set(counts)
     assert MANY.labels is MANY.attributes["shape"]
     assert MANY.classes == SHAPES
@@ -96,17 +96,17 @@ def test_the_independence_test_can_fail() -> None:
     assert chi_square_excess(torch.tensor([[60.0, 40.0], [40.0, 60.0]])) > 4.5
 
 
-@pytest.mark.parametrize("colour", COLOURS)
-def test_the_centre_of_a_solid_shape_has_its_colour(colour: str) -> None:
+@pytest.mark.parametrize("color", COLORS)
+def test_the_center_of_a_solid_shape_has_its_color(color: str) -> None:
     chosen = [
         index
         for shape in ("circle", "square", "cross")  # filled in the middle
         for index in where(
-            MANY, colour=colour, texture="solid", position="middle centre", shape=shape
+            MANY, color=color, texture="solid", position="middle center", shape=shape
         )
     ]
     assert len(chosen) >= 5
-    expected = torch.tensor(COLOURS[colour][0])
+    expected = torch.tensor(COLORS[color][0])
     for picture in MANY.render(chosen):
         pixel = picture[:, 16, 16].double()
         # Lighting changes brightness, not hue: compare directions.
@@ -114,13 +114,13 @@ def test_the_centre_of_a_solid_shape_has_its_colour(colour: str) -> None:
         assert cosine > 0.995
 
 
-@pytest.mark.parametrize("colour", BACKGROUND_COLOURS)
-def test_the_corner_has_the_background_colour(colour: str) -> None:
+@pytest.mark.parametrize("color", BACKGROUND_COLORS)
+def test_the_corner_has_the_background_color(color: str) -> None:
     chosen = where(
-        MANY, background_colour=colour, background="plain", position="bottom right", size="small"
+        MANY, background_color=color, background="plain", position="bottom right", size="small"
     )
     pixels = MANY.render(chosen)[:, :, 0, 0].double()
-    expected = torch.tensor(BACKGROUND_COLOURS[colour]).double()
+    expected = torch.tensor(BACKGROUND_COLORS[color]).double()
     assert len(chosen) >= 5
     assert (torch.nn.functional.cosine_similarity(pixels, expected[None]) > 0.999).all()
 
@@ -133,14 +133,14 @@ def ink(pictures: Tensor) -> Tensor:
 def test_size_and_position_are_as_drawn() -> None:
     areas = []
     for size in ("small", "medium", "large"):
-        chosen = where(MANY, size=size, shape="circle", colour="red", texture="solid")
+        chosen = where(MANY, size=size, shape="circle", color="red", texture="solid")
         masks = ink(MANY.render(chosen))
         areas.append(masks.sum((1, 2)).double().mean())
-        centres = [torch.nonzero(mask).double().mean(0) for mask in masks]
-        for index, centre in zip(chosen, centres, strict=True):
+        centers = [torch.nonzero(mask).double().mean(0) for mask in masks]
+        for index, center in zip(chosen, centers, strict=True):
             row, column = divmod(int(MANY.attributes["position"][index]), 3)
             expected = torch.tensor([15.5 + 4.48 * (row - 1), 15.5 + 4.48 * (column - 1)])
-            assert (centre - expected).abs().max() < 1.8
+            assert (center - expected).abs().max() < 1.8
     assert areas[0] * 1.3 < areas[1] < areas[2] / 1.3
 
 
@@ -148,21 +148,21 @@ def test_rotation_is_as_drawn() -> None:
     """The tip of a triangle leans to the side it is turned to."""
     source = ShapesSource(count=60_000, size=64)
     for rotation, sign in (("left", -1), ("upright", 0), ("right", 1)):
-        wanted = {"shape": "triangle", "colour": "red", "texture": "solid", "size": "medium"}
+        wanted = {"shape": "triangle", "color": "red", "texture": "solid", "size": "medium"}
         chosen = where(source, rotation=rotation, **wanted)
         assert len(chosen) >= 10
         for mask in ink(source.render(chosen)):
             points = torch.nonzero(mask).double()
-            centre = points.mean(0)
+            center = points.mean(0)
             tip = points[points[:, 0] < points[:, 0].min() + 2].mean(0)
-            lean = float((tip[1] - centre[1]) / (centre[0] - tip[0]))
+            lean = float((tip[1] - center[1]) / (center[0] - tip[0]))
             assert abs(lean) < 0.2 if sign == 0 else sign * lean > 0.2
 
 
 def test_textures_differ_in_how_much_they_vary() -> None:
     spread = {}
     for texture in TEXTURES:
-        chosen = where(MANY, texture=texture, shape="square", position="middle centre")
+        chosen = where(MANY, texture=texture, shape="square", position="middle center")
         patches = MANY.render(chosen)[:, :, 12:20, 12:20].double()
         spread[texture] = float(patches.std((2, 3)).mean())
     assert all(spread[name] > 2 * spread["solid"] for name in TEXTURES if name != "solid")
@@ -171,7 +171,7 @@ def test_textures_differ_in_how_much_they_vary() -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_shape_differs_from_every_other(shape: str) -> None:
     """Their average outlines, with everything else varying, can be told apart."""
-    wanted = {"size": "large", "position": "middle centre", "rotation": "upright"}
+    wanted = {"size": "large", "position": "middle center", "rotation": "upright"}
     outlines = {}
     for name in SHAPES:
         chosen = where(MANY, shape=name, **wanted)[:20]

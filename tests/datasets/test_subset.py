@@ -14,7 +14,7 @@ def test_a_subset_is_the_chosen_pictures_with_all_that_is_known_of_them() -> Non
     assert whole.labels is not None
     assert part.labels is not None
     assert part.labels.tolist() == whole.labels[[7, 3, 11]].tolist()
-    assert part.attributes["colour"].tolist() == whole.attributes["colour"][[7, 3, 11]].tolist()
+    assert part.attributes["color"].tolist() == whole.attributes["color"][[7, 3, 11]].tolist()
     assert part.identity(0) == "shapes/train/7"
     assert part.size(0) == (32, 32)
 

@@ -65,7 +65,7 @@ def test_annotations_are_not_needed_beside_lists(devkit: Path) -> None:
     assert len(open_voc(devkit).trainval) == 3
 
 
-def test_grey_images_become_rgb(devkit: Path) -> None:
+def test_gray_images_become_rgb(devkit: Path) -> None:
     Image.new("L", (12, 10), 77).save(devkit / "JPEGImages/01.jpg")
     assert open_voc(devkit).trainval.read(1).shape == (3, 10, 12)
 

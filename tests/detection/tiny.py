@@ -15,7 +15,7 @@ from imsvd.networks import BackboneSettings
 
 HEIGHT, WIDTH = 32, 48
 CATEGORIES = ({"id": 3, "name": "red"}, {"id": 7, "name": "blue"})
-COLOURS = {3: (220, 30, 30), 7: (30, 30, 220)}
+COLORS = {3: (220, 30, 30), 7: (30, 30, 220)}
 
 # Category and box (left, top, width, height) of the objects of every image.
 OBJECTS = (
@@ -69,7 +69,7 @@ def write_coco(
         for number, objects in enumerate(OBJECTS, start=1):
             pixels = np.full((HEIGHT, WIDTH, 3), 128, dtype=np.uint8)
             for category, (left, top, width, height) in objects:
-                pixels[top : top + height, left : left + width] = COLOURS[category]
+                pixels[top : top + height, left : left + width] = COLORS[category]
             Image.fromarray(pixels).save(folder / f"{number}.png")
         content = annotations()
         if name == names[0]:

@@ -14,7 +14,7 @@ from imsvd.evaluation.classification import (
     adapted,
     checked_splits,
     count_hits,
-    open_labelled,
+    open_labeled,
 )
 from tests.test_api import write_images
 
@@ -136,7 +136,7 @@ def test_folders_without_labels_or_test_images_are_refused(tmp_path: Path) -> No
     write_images(tmp_path / "flat" / "train", 4)
     write_images(tmp_path / "flat" / "test", 4)
     with pytest.raises(InputError, match="has no labels in its train split"):
-        open_labelled(tmp_path / "flat")
+        open_labeled(tmp_path / "flat")
     write_images(tmp_path / "half", 4, classes=2)
     with pytest.raises(InputError, match="has no test images"):
-        open_labelled(tmp_path / "half")
+        open_labeled(tmp_path / "half")

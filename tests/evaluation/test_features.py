@@ -8,7 +8,7 @@ from torchvision.transforms import v2
 from imsvd.datasets import BadImage, ImageSource, UnreadableImage
 from imsvd.errors import InputError
 from imsvd.evaluation import Features, extract_features
-from imsvd.evaluation.features import centre_crop
+from imsvd.evaluation.features import center_crop
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
@@ -67,7 +67,7 @@ def extract(
     )
 
 
-def normalised(image: Tensor) -> Tensor:
+def normalized(image: Tensor) -> Tensor:
     """The definition, from torchvision."""
     steps = v2.Compose([v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)])
     result: Tensor = steps(image)
@@ -78,7 +78,7 @@ def normalised(image: Tensor) -> Tensor:
 def test_order_and_the_short_last_batch_are_kept(workers: int) -> None:
     source = Pictures([(8, 8)] * 10)
     found = extract(source, workers=workers)
-    expected = torch.stack([normalised(picture) for picture in source.pictures])
+    expected = torch.stack([normalized(picture) for picture in source.pictures])
     torch.testing.assert_close(found.features, expected, rtol=0, atol=1e-5)
     assert found.features.dtype == torch.float32
     assert found.labels is not None
@@ -119,7 +119,7 @@ def test_images_in_memory_give_the_same_features(side: int) -> None:
         extract(source, images=torch.stack(source.pictures[:5]))
 
 
-def test_unlabelled_images_have_no_labels() -> None:
+def test_unlabeled_images_have_no_labels() -> None:
     source = Pictures([(8, 8)] * 2)
     source.labels = None
     assert extract(source).labels is None
@@ -129,13 +129,13 @@ def test_unlabelled_images_have_no_labels() -> None:
 def test_the_crop_is_the_standard_one(shape: tuple[int, int]) -> None:
     image = Pictures([shape]).pictures[0]
     standard = v2.Compose([v2.Resize(64, antialias=True), v2.CenterCrop(56)])
-    assert torch.equal(centre_crop(image, 56), standard(image))
+    assert torch.equal(center_crop(image, 56), standard(image))
 
 
 def test_the_crop_keeps_the_middle() -> None:
     image = torch.zeros(3, 64, 192, dtype=torch.uint8)
     image[:, :, 64:128] = 255
-    assert centre_crop(image, 56).float().mean() == 255
+    assert center_crop(image, 56).float().mean() == 255
 
 
 @pytest.mark.parametrize("shape", [(1, 60_000), (60_000, 1)])
@@ -143,23 +143,23 @@ def test_a_strip_is_not_enlarged_as_a_whole(shape: tuple[int, int]) -> None:
     # Enlarged as a whole it would be 256 × 15,360,000 pixels of three bytes.
     image = torch.zeros(3, *shape, dtype=torch.uint8)
     image.view(3, -1)[:, 29_992:30_008] = 200
-    assert torch.equal(centre_crop(image, 224), torch.full((3, 224, 224), 200, dtype=torch.uint8))
+    assert torch.equal(center_crop(image, 224), torch.full((3, 224, 224), 200, dtype=torch.uint8))
 
 
 @pytest.mark.parametrize("side", [224, 32])
 def test_an_image_of_the_right_size_is_untouched(side: int) -> None:
     image = Pictures([(side, side)]).pictures[0]
-    assert torch.equal(centre_crop(image, side), image)
+    assert torch.equal(center_crop(image, side), image)
 
 
 def test_images_of_different_sizes_share_a_batch() -> None:
     source = Pictures([(8, 8), (20, 9), (11, 30)])
-    expected = torch.stack([normalised(centre_crop(image, 8)) for image in source.pictures])
+    expected = torch.stack([normalized(center_crop(image, 8)) for image in source.pictures])
     torch.testing.assert_close(extract(source).features, expected, rtol=0, atol=1e-5)
 
 
 class Network(nn.Module):
-    """Batch normalisation makes the mode visible, a convolution makes the layout visible."""
+    """Batch normalization makes the mode visible, a convolution makes the layout visible."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -20,23 +20,23 @@ from imsvd.evaluation import (
     knn_of_shares,
     knn_predict,
 )
-from imsvd.evaluation import usable_neighbours as trimmed
+from imsvd.evaluation import usable_neighbors as trimmed
 from tests import gloo
 
 
 def clusters(rows: int, seed: int, num_classes: int = 7, width: int = 12) -> tuple[Tensor, Tensor]:
     """Overlapping classes, so that accuracies lie well between chance and 100 %."""
-    centres = torch.randn(num_classes, width, generator=torch.Generator().manual_seed(99))
+    centers = torch.randn(num_classes, width, generator=torch.Generator().manual_seed(99))
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, num_classes, (rows,), generator=generator)
-    features = centres[labels] + 2 * torch.randn(rows, width, generator=generator)
+    features = centers[labels] + 2 * torch.randn(rows, width, generator=generator)
     return features, labels
 
 
 def literal_vote(
     train: Tensor, labels: Tensor, test: Tensor, k: int, temperature: float
 ) -> list[int]:
-    """The definition, one query and one neighbour at a time, in Python floats."""
+    """The definition, one query and one neighbor at a time, in Python floats."""
     predictions = []
     for query in test.double():
         cosines = torch.cosine_similarity(train.double(), query[None], dim=1).tolist()
@@ -58,7 +58,7 @@ def test_predictions_equal_scikit_learn(k: int) -> None:
 
     oracle = KNeighborsClassifier(k, weights=weights, algorithm="brute", metric="cosine")
     expected = oracle.fit(train.double(), labels).predict(test.double())
-    settings = KNNSettings(neighbours=(k,), query_chunk=37, bank_chunk=64)
+    settings = KNNSettings(neighbors=(k,), query_chunk=37, bank_chunk=64)
     assert knn_predict(train, labels, test, settings)[k].tolist() == expected.tolist()
 
 
@@ -70,7 +70,7 @@ def test_several_k_in_one_pass_equal_the_literal_vote(
     train, labels = clusters(97, seed=2)
     test, _ = clusters(23, seed=3)
     settings = KNNSettings(
-        neighbours=(5, 97, 20),
+        neighbors=(5, 97, 20),
         temperature=temperature,
         query_chunk=query_chunk,
         bank_chunk=bank_chunk,
@@ -87,16 +87,16 @@ def test_accuracy_of_a_case_computed_by_hand() -> None:
     train = torch.tensor([[2.0, 0.0], [3.0, 4.0], [3.0, -4.0]])
     labels = torch.tensor([4, 2, 2])
     test, truth = torch.tensor([[5.0, 0.0], [7.0, 0.0]]), torch.tensor([4, 2])
-    sharp = knn(train, labels, test, truth, KNNSettings(neighbours=(1, 3)))
+    sharp = knn(train, labels, test, truth, KNNSettings(neighbors=(1, 3)))
     assert sharp == {"knn_1": 50.0, "knn_3": 50.0}
-    blunt = KNNSettings(neighbours=(3,), temperature=10)
+    blunt = KNNSettings(neighbors=(3,), temperature=10)
     assert knn_predict(train, labels, test, blunt)[3].tolist() == [2, 2]
 
 
 def test_a_tied_vote_goes_to_the_lower_class() -> None:
     train = torch.tensor([[1.0, 0.0], [1.0, 0.0]])
     predictions = knn_predict(
-        train, torch.tensor([8, 3]), torch.tensor([[1.0, 0.0]]), KNNSettings(neighbours=(1, 2))
+        train, torch.tensor([8, 3]), torch.tensor([[1.0, 0.0]]), KNNSettings(neighbors=(1, 2))
     )
     assert {k: found.item() for k, found in predictions.items()} == {1: 8, 2: 3}
 
@@ -105,15 +105,15 @@ def test_votes_neither_overflow_nor_vanish_at_a_tiny_temperature() -> None:
     # Unscaled, both votes would be infinite for the first query and zero for the second, and the
     # lower class would win.
     train, labels = torch.tensor([[1.0, 0.0], [0.8, 0.6]]), torch.tensor([1, 0])
-    settings = KNNSettings(neighbours=(2,), temperature=1e-4)
+    settings = KNNSettings(neighbors=(2,), temperature=1e-4)
     queries = torch.tensor([[1.0, 0.0], [-0.6, -0.8]])
     assert knn_predict(train, labels, queries, settings)[2].tolist() == [1, 1]
 
 
-def test_attributes_are_each_voted_on_with_the_same_neighbours() -> None:
+def test_attributes_are_each_voted_on_with_the_same_neighbors() -> None:
     train, shape = clusters(120, seed=4)
     test, test_shape = clusters(60, seed=5)
-    settings = KNNSettings(neighbours=(3, 20))
+    settings = KNNSettings(neighbors=(3, 20))
     texture, test_texture = shape % 2, test_shape % 2
     metrics = knn_attributes(
         Features(train, None, {"shape": shape, "texture": texture, "train only": shape}),
@@ -137,11 +137,11 @@ def test_k_beyond_the_bank_names_both_numbers() -> None:
         knn(train, labels, train, labels)
 
 
-def test_usable_neighbours_keep_what_fits() -> None:
+def test_usable_neighbors_keep_what_fits() -> None:
     default = KNNSettings(temperature=0.1)
     assert trimmed(default, 200) == default
-    assert trimmed(default, 199) == KNNSettings(neighbours=(20,), temperature=0.1)
-    assert trimmed(default, 7).neighbours == (7,)
+    assert trimmed(default, 199) == KNNSettings(neighbors=(20,), temperature=0.1)
+    assert trimmed(default, 7).neighbors == (7,)
 
 
 @pytest.mark.parametrize(
@@ -159,16 +159,16 @@ def test_unusable_features_are_refused(
     train: Tensor, labels: Tensor, test: Tensor, message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        knn(train, labels, test, torch.ones(len(test)), KNNSettings(neighbours=(1,)))
+        knn(train, labels, test, torch.ones(len(test)), KNNSettings(neighbors=(1,)))
 
 
 def test_large_finite_features_are_not_mistaken_for_infinite() -> None:
     features = torch.full((20, 2), 3e38)
-    metrics = knn(features, torch.ones(20), features, torch.ones(20), KNNSettings(neighbours=(1,)))
+    metrics = knn(features, torch.ones(20), features, torch.ones(20), KNNSettings(neighbors=(1,)))
     assert metrics == {"knn_1": 100.0}
 
 
-@pytest.mark.parametrize("wrong", [{"neighbours": ()}, {"neighbours": (0,)}, {"temperature": 0}])
+@pytest.mark.parametrize("wrong", [{"neighbors": ()}, {"neighbors": (0,)}, {"temperature": 0}])
 def test_senseless_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         KNNSettings.model_validate(wrong)
@@ -185,7 +185,7 @@ def test_predictions_equal_votes_over_a_flat_search_of_faiss(k: int) -> None:
     for row, cosines in zip(rows, similarities.astype(np.float64), strict=True):
         tally = np.bincount(labels.numpy()[row], np.exp(cosines / 0.07), minlength=7)
         expected.append(int(tally.argmax()))
-    found = knn_predict(train, labels, test, KNNSettings(neighbours=(k,)))
+    found = knn_predict(train, labels, test, KNNSettings(neighbors=(k,)))
     assert found[k].tolist() == expected
 
 
@@ -209,7 +209,7 @@ def euclidean_vote(
 def test_euclidean_votes_equal_their_definition_at_any_scale(scale: float) -> None:
     train, labels = clusters(301, seed=2)
     test, _ = clusters(60, seed=3)
-    settings = KNNSettings(neighbours=(5, 50), distance="euclidean")
+    settings = KNNSettings(neighbors=(5, 50), distance="euclidean")
     found = knn_predict(train * scale, labels, test * scale, settings)
     for k in (5, 50):
         assert found[k].tolist() == euclidean_vote(train, labels, test, k, 0.07)
@@ -220,7 +220,7 @@ def test_both_distances_vote_alike_for_features_of_length_one() -> None:
     test, _ = clusters(100, seed=3)
     train, test = (torch.nn.functional.normalize(part) for part in (train, test))
     cosine, euclidean = (
-        knn_predict(train, labels, test, KNNSettings(neighbours=(50,), distance=distance))
+        knn_predict(train, labels, test, KNNSettings(neighbors=(50,), distance=distance))
         for distance in ("cosine", "euclidean")
     )
     assert torch.equal(cosine[50], euclidean[50])
@@ -262,7 +262,7 @@ def classify_share(
 def test_shares_of_several_processes_have_the_accuracies_of_one(
     train_sizes: list[int], test_sizes: list[int], distance: str
 ) -> None:
-    settings = KNNSettings.model_validate({"neighbours": (5, 200, 999), "distance": distance})
+    settings = KNNSettings.model_validate({"neighbors": (5, 200, 999), "distance": distance})
     train, test = shares()
     assert train.labels is not None
     assert test.labels is not None
@@ -279,7 +279,7 @@ def refused_share(values: list[float]) -> str:
     train, test = shares()
     spoilt = train._replace(features=train.features * values[rank()])
     try:
-        knn_of_shares(spoilt, test, KNNSettings(neighbours=(5,)), torch.device("cpu"))
+        knn_of_shares(spoilt, test, KNNSettings(neighbors=(5,)), torch.device("cpu"))
     except InputError as error:
         return str(error)
     return "accepted"

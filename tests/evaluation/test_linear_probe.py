@@ -12,11 +12,11 @@ def clusters(rows: int, seed: int, num_classes: int) -> tuple[Tensor, Tensor]:
     """Overlapping classes in dimensions of very different scale and offset."""
     width = 24
     shared = torch.Generator().manual_seed(7)
-    centres = torch.randn(num_classes, width, generator=shared)
+    centers = torch.randn(num_classes, width, generator=shared)
     scales = torch.logspace(-2, 2, width)
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, num_classes, (rows,), generator=generator)
-    features = centres[labels] + 2 * torch.randn(rows, width, generator=generator)
+    features = centers[labels] + 2 * torch.randn(rows, width, generator=generator)
     return features * scales + 3 * scales, labels
 
 
@@ -28,7 +28,7 @@ def test_accuracy_equals_scikit_learn(num_classes: int, l2: float) -> None:
     test, truth = clusters(2000, 1, num_classes)
     scaler = StandardScaler().fit(train.double())
     # With two classes scikit-learn has one weight vector, the difference of our two, and so
-    # regularises it twice as hard: ½‖w‖² against ½(‖w/2‖² + ‖w/2‖²).
+    # regularizes it twice as hard: ½‖w‖² against ½(‖w/2‖² + ‖w/2‖²).
     strength = 1 / (l2 * len(train)) * (2 if num_classes == 2 else 1)
     oracle = LogisticRegression(C=strength, tol=1e-8, max_iter=10_000)
     oracle.fit(scaler.transform(train.double()), labels)

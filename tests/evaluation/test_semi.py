@@ -5,13 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imsvd.errors import InputError
-from imsvd.evaluation.classification import LabelledSplits, checked_splits, open_labelled
+from imsvd.evaluation.classification import LabeledSplits, checked_splits, open_labeled
 from imsvd.evaluation.semi import listed, semi_settings, semi_splits, stratified_draw
 from tests.evaluation.test_classification import source
 from tests.test_api import write_images
 
 
-def unequal(*counts: int) -> LabelledSplits:
+def unequal(*counts: int) -> LabeledSplits:
     """`counts[c]` training images of class c, mixed."""
     labels = sorted(
         (place / count, label) for label, count in enumerate(counts) for place in range(count)
@@ -64,10 +64,10 @@ def test_a_fraction_out_of_range_is_refused(fraction: float) -> None:
 
 
 @pytest.fixture
-def folders(tmp_path: Path) -> LabelledSplits:
+def folders(tmp_path: Path) -> LabeledSplits:
     for split in ("train", "test"):
         write_images(tmp_path / split, 12, classes=2)
-    return open_labelled(tmp_path)
+    return open_labeled(tmp_path)
 
 
 def write(folder: Path, *lines: str) -> Path:
@@ -77,7 +77,7 @@ def write(folder: Path, *lines: str) -> Path:
 
 
 def test_a_list_names_images_with_or_without_their_folders(
-    folders: LabelledSplits, tmp_path: Path
+    folders: LabeledSplits, tmp_path: Path
 ) -> None:
     names = write(tmp_path, "# mine", "0003.png", "", "class0/0004.png\r", "0003.png")
     part = semi_splits(folders, 0.1, names=names)
@@ -87,13 +87,13 @@ def test_a_list_names_images_with_or_without_their_folders(
     assert part.test is folders.test
 
 
-def test_a_draw_keeps_the_test_images(folders: LabelledSplits) -> None:
+def test_a_draw_keeps_the_test_images(folders: LabeledSplits) -> None:
     part = semi_splits(folders, 0.5)
     assert len(part.train) == 6
     assert part.test is folders.test
 
 
-def test_a_list_that_leaves_a_class_out_is_refused(folders: LabelledSplits, tmp_path: Path) -> None:
+def test_a_list_that_leaves_a_class_out_is_refused(folders: LabeledSplits, tmp_path: Path) -> None:
     names = write(tmp_path, "0001.png", "0003.png")
     with pytest.raises(InputError, match=r"names.txt has no training image of the class 'class0'"):
         semi_splits(folders, 0.1, names=names)
@@ -108,7 +108,7 @@ def test_a_list_that_leaves_a_class_out_is_refused(folders: LabelledSplits, tmp_
     ],
 )
 def test_what_a_list_must_not_hold(
-    lines: list[str], sentence: str, folders: LabelledSplits, tmp_path: Path
+    lines: list[str], sentence: str, folders: LabeledSplits, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=sentence):
         listed(folders.train, write(tmp_path, *lines))
@@ -118,12 +118,12 @@ def test_a_name_that_several_images_have_is_refused(tmp_path: Path) -> None:
     for split in ("train", "test"):
         for name in ("a", "b"):
             write_images(tmp_path / split / name, 2)
-    train = open_labelled(tmp_path).train
+    train = open_labeled(tmp_path).train
     with pytest.raises(InputError, match=r"lists 0001.png, which 2 training images are called"):
         listed(train, write(tmp_path, "0001.png"))
     assert len(listed(train, write(tmp_path, "a/0001.png", "b/0001.png"))) == 2
 
 
-def test_a_missing_list_is_refused(folders: LabelledSplits, tmp_path: Path) -> None:
+def test_a_missing_list_is_refused(folders: LabeledSplits, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"none.txt cannot be opened: No such file"):
         listed(folders.train, tmp_path / "none.txt")

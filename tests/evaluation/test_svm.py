@@ -11,7 +11,7 @@ from imsvd.errors import InputError
 from imsvd.evaluation.svm import (
     SVMSettings,
     classify,
-    normalise,
+    normalize,
     num_steps,
     require_scikit_learn,
 )
@@ -100,7 +100,7 @@ def test_what_does_not_converge_is_told() -> None:
 
 
 def test_rows_have_length_one_and_zero_rows_stay() -> None:
-    found = normalise(np.array([[3.0, 4.0], [0.0, 0.0]]))
+    found = normalize(np.array([[3.0, 4.0], [0.0, 0.0]]))
     np.testing.assert_allclose(found, np.array([[0.6, 0.8], [0.0, 0.0]]), atol=1e-7)
 
 

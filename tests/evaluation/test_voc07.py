@@ -14,7 +14,7 @@ from imsvd.datasets.voc import open_voc
 from imsvd.encoder import load
 from imsvd.errors import InputError
 from imsvd.evaluation.svm import SVMSettings, classify
-from imsvd.evaluation.voc07 import LabelledFeatures, run_voc07, voc07
+from imsvd.evaluation.voc07 import LabeledFeatures, run_voc07, voc07
 from tests.oracles import average_precision as oracle
 from tests.training.tiny import CommandLine
 
@@ -32,13 +32,13 @@ def spoilt(scenes: Path, folder: Path) -> Path:
     return Path(shutil.copytree(scenes, folder / "voc")) / "VOCdevkit" / "VOC2007"
 
 
-def random_split(count: int, seed: int) -> LabelledFeatures:
+def random_split(count: int, seed: int) -> LabeledFeatures:
     generator = torch.Generator().manual_seed(seed)
     features = torch.randn(count, 5, generator=generator)
     noise = torch.randn(count, 2, generator=generator)
     targets = torch.where(features[:, :2] + noise > 0, 1, -1).to(torch.int8)
     targets[torch.rand(count, 2, generator=generator) < 0.15] = 0
-    return LabelledFeatures(features, targets)
+    return LabeledFeatures(features, targets)
 
 
 def test_the_mean_is_over_classes_without_their_difficult_images() -> None:
@@ -61,7 +61,7 @@ def test_the_mean_is_over_classes_without_their_difficult_images() -> None:
 def test_separable_classes_are_told_apart_perfectly() -> None:
     train, test = random_split(80, 0), random_split(50, 1)
     train, test = (
-        LabelledFeatures(torch.eye(2)[(split.targets[:, 0] > 0).long()], split.targets[:, :1])
+        LabeledFeatures(torch.eye(2)[(split.targets[:, 0] > 0).long()], split.targets[:, :1])
         for split in (train, test)
     )
     metrics, _ = voc07(train, test, ("cat",), QUICK)

@@ -95,7 +95,7 @@ def red_finder() -> Encoder:
 
 
 def red_squares(count: int, seed: int = 0) -> Tensor:
-    """Grey images with one red 8 × 8 square each, somewhere, (count, 3, 32, 32) uint8."""
+    """Gray images with one red 8 × 8 square each, somewhere, (count, 3, 32, 32) uint8."""
     random = np.random.default_rng(seed)
     images = torch.full((count, 3, 32, 32), 128, dtype=torch.uint8)
     for image in images:

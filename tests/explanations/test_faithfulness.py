@@ -10,7 +10,7 @@ from imsvd.explanations.faithfulness import (
     highlighted_region,
     measure_falls,
     move_region,
-    summarise_falls,
+    summarize_falls,
     taken_units,
 )
 from tests.explanations.made_up import red_finder, red_squares, softmax_rows
@@ -18,7 +18,7 @@ from tests.explanations.made_up import red_finder, red_squares, softmax_rows
 
 def test_the_map_finds_the_one_thing_that_matters() -> None:
     made, images = red_finder(), red_squares(12)
-    maps = grad_cam(made, made.normalise(images), torch.zeros(12, dtype=torch.long))
+    maps = grad_cam(made, made.normalize(images), torch.zeros(12, dtype=torch.long))
     red = images[:, 0] == 255
     inside = (maps * red).sum((1, 2)) / maps.sum((1, 2))
     assert inside.min() > 0.5  # the square is a sixteenth of the image
@@ -31,7 +31,7 @@ def test_removing_what_is_highlighted_beats_a_random_region_where_it_must(
     fill: Fill, least: float
 ) -> None:
     falls = measure_falls(red_finder(), red_squares(200), fill)
-    record = summarise_falls(falls)
+    record = summarize_falls(falls)
     assert record["images"] == 200
     assert record["verdict"] == "above random"
     assert record["difference_95"][0] > least
@@ -49,16 +49,16 @@ def test_a_map_unrelated_to_the_unit_is_not_called_faithful(
         return torch.nn.functional.interpolate(small, images.shape[-2:], mode="bilinear")[:, 0]
 
     monkeypatch.setattr("imsvd.explanations.faithfulness.grad_cam", blobs)
-    record = summarise_falls(measure_falls(red_finder(), red_squares(200), "mean"))
+    record = summarize_falls(measure_falls(red_finder(), red_squares(200), "mean"))
     assert abs(record["difference"]) < 0.1
     assert record["verdict"] == "not told apart"
 
 
 def test_images_without_evidence_are_left_out_and_counted() -> None:
-    grey = torch.full((5, 3, 32, 32), 128, dtype=torch.uint8)
-    falls = measure_falls(red_finder(), grey, "mean")
+    gray = torch.full((5, 3, 32, 32), 128, dtype=torch.uint8)
+    falls = measure_falls(red_finder(), gray, "mean")
     assert falls.without_map == 5
-    assert summarise_falls(falls) == {
+    assert summarize_falls(falls) == {
         "images": 0,
         "images_without_map": 5,
         "verdict": "no map has positive evidence",
@@ -101,4 +101,4 @@ def test_the_bootstrap_interval_is_that_of_a_mean() -> None:
 @pytest.mark.parametrize(("sign", "verdict"), [(1, "above random"), (-1, "below random")])
 def test_verdicts_follow_the_interval(sign: int, verdict: str) -> None:
     falls = Falls(np.full(30, 0.2 * sign), np.zeros(30), np.zeros(30, dtype=np.int64), 0)
-    assert summarise_falls(falls)["verdict"] == verdict
+    assert summarize_falls(falls)["verdict"] == verdict

@@ -17,7 +17,7 @@ from tests.explanations.made_up import encodings
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 25), st.integers(1, 5), st.integers(0, 2**31))
-def test_neighbours_equal_a_sort_by_shared_units_and_position(
+def test_neighbors_equal_a_sort_by_shared_units_and_position(
     images: int, variables: int, seed: int
 ) -> None:
     random = np.random.default_rng(seed)
@@ -31,7 +31,7 @@ def test_neighbours_equal_a_sort_by_shared_units_and_position(
         assert row.tolist() == expected[:count]
 
 
-def test_a_query_is_not_its_own_neighbour() -> None:
+def test_a_query_is_not_its_own_neighbor() -> None:
     found = np.array([[4, 7, 2], [1, 2, 3]])
     assert without_self(found, np.array([7, 9])).tolist() == [[4, 2], [1, 2]]
 
@@ -62,7 +62,7 @@ def test_codes_that_know_the_label_find_it_and_features_that_do_not_do_not() -> 
     assert record["code"]["queries_per_second"] > 0
     example = record["examples"][0]
     assert example["path"] == "shapes/train/0"
-    nearest = example["neighbours"][0]
+    nearest = example["neighbors"][0]
     shared = codes[0] == codes[nearest["index"]]
     assert nearest["shared_units"] == shared.sum()
     assert nearest["units"] == [[m, int(codes[0, m])] for m in np.flatnonzero(shared)]

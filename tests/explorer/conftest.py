@@ -26,7 +26,7 @@ def explained(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Six labelled photographs that are not square and carry a secret in their EXIF data."""
+    """Six labeled photographs that are not square and carry a secret in their EXIF data."""
     folder = tmp_path_factory.mktemp("photographs")
     random = np.random.default_rng(0)
     for number in range(6):

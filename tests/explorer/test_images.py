@@ -1,4 +1,4 @@
-"""Images and their neighbours, against searching by hand."""
+"""Images and their neighbors, against searching by hand."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import torch
 from starlette.testclient import TestClient
 
 from imsvd.encoder import load
-from imsvd.evaluation.features import centre_crop
+from imsvd.evaluation.features import center_crop
 from imsvd.explorer import ExplainedRun, create_app
 from tests.explorer.conftest import BASE, Ask
 from tests.oracles import explorer as oracle
@@ -49,36 +49,36 @@ def test_an_image_that_could_not_be_read_is_said_so(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("image", [0, 7, 64, 127])
-def test_neighbours_by_code_are_those_of_a_search_by_hand(
+def test_neighbors_by_code_are_those_of_a_search_by_hand(
     ask: Ask, opened: ExplainedRun, image: int
 ) -> None:
-    answer = ask(f"runs/0/images/{image}/neighbours?by=code&count=30")
-    found = [(item["image"], item["shared_count"]) for item in answer["neighbours"]]
-    assert found == oracle.neighbours_by_code(opened.encodings, image, 30)
+    answer = ask(f"runs/0/images/{image}/neighbors?by=code&count=30")
+    found = [(item["image"], item["shared_count"]) for item in answer["neighbors"]]
+    assert found == oracle.neighbors_by_code(opened.encodings, image, 30)
     assert answer["searched"] == 128
     own = opened.encodings.codes[image]
-    for item in answer["neighbours"]:
+    for item in answer["neighbors"]:
         assert item["score"] == item["shared_count"] / 4
         other = opened.encodings.codes[item["image"]]
         assert item["shared"] == [[m, int(own[m])] for m in range(4) if own[m] == other[m]]
 
 
 @pytest.mark.parametrize("image", [0, 7, 127])
-def test_neighbours_by_features_are_those_of_a_search_by_hand(
+def test_neighbors_by_features_are_those_of_a_search_by_hand(
     ask: Ask, opened: ExplainedRun, image: int
 ) -> None:
-    answer = ask(f"runs/0/images/{image}/neighbours?by=features&count=20")
+    answer = ask(f"runs/0/images/{image}/neighbors?by=features&count=20")
     query = opened.encodings.features[image].astype(np.float64).tolist()
-    expected = oracle.neighbours_by_features(opened.encodings, image, query, 20)
-    assert [item["image"] for item in answer["neighbours"]] == [other for other, _ in expected]
-    scores = [item["score"] for item in answer["neighbours"]]
+    expected = oracle.neighbors_by_features(opened.encodings, image, query, 20)
+    assert [item["image"] for item in answer["neighbors"]] == [other for other, _ in expected]
+    scores = [item["score"] for item in answer["neighbors"]]
     assert scores == pytest.approx([cosine for _, cosine in expected], abs=2e-4)
 
 
-def test_more_neighbours_than_images_are_all_of_them(ask: Ask) -> None:
+def test_more_neighbors_than_images_are_all_of_them(ask: Ask) -> None:
     for by in ("code", "features"):
-        answer = ask(f"runs/1/images/3/neighbours?by={by}&count=100")
-        assert sorted(item["image"] for item in answer["neighbours"]) == [1, 2, 4, 5]
+        answer = ask(f"runs/1/images/3/neighbors?by={by}&count=100")
+        assert sorted(item["image"] for item in answer["neighbors"]) == [1, 2, 4, 5]
 
 
 def test_features_that_were_not_kept_are_made_again(explained: Path, opened: ExplainedRun) -> None:
@@ -89,11 +89,11 @@ def test_features_that_were_not_kept_are_made_again(explained: Path, opened: Exp
     )
     run = ExplainedRun(opened.run, opened.summary, opened.description, opened.source, fewer)
     with TestClient(create_app([run]), base_url=BASE) as client:
-        found = client.get(f"/api/runs/0/images/{image}/neighbours?by=features&count=5").json()
+        found = client.get(f"/api/runs/0/images/{image}/neighbors?by=features&count=5").json()
     encoder = load(explained)
-    picture = centre_crop(opened.source.read(image), encoder.description.size)
+    picture = center_crop(opened.source.read(image), encoder.description.size)
     with torch.no_grad():
         features = encoder.features(picture[None])[0].double().tolist()
-    expected = oracle.neighbours_by_features(encodings, image, features, 5)
-    assert [item["image"] for item in found["neighbours"]] == [other for other, _ in expected]
+    expected = oracle.neighbors_by_features(encodings, image, features, 5)
+    assert [item["image"] for item in found["neighbors"]] == [other for other, _ in expected]
     assert found["searched"] == 127

@@ -63,10 +63,10 @@ def test_an_explained_image_is_found_again(
     for found, expected in zip(record["code"], ask("runs/0/images/40")["code"], strict=True):
         assert (found["variable"], found["unit"]) == (expected["variable"], expected["unit"])
         assert found["confidence"] == pytest.approx(expected["confidence"], abs=1e-3)
-    assert record["neighbours"][0]["score"] == 1
+    assert record["neighbors"][0]["score"] == 1
     by_features = ask(f"runs/0/own/{record['own']}?by=features&count=3")
-    assert by_features["neighbours"][0]["image"] == 40
-    assert by_features["neighbours"][0]["score"] == pytest.approx(1, abs=1e-3)
+    assert by_features["neighbors"][0]["image"] == 40
+    assert by_features["neighbors"][0]["score"] == pytest.approx(1, abs=1e-3)
     assert ask(f"runs/0/own/{record['own']}") == record
     own = client.get(f"/api/own/{record['own']}/map/0/2/1?size=128")
     expected_map = client.get("/api/runs/0/images/40/map/2/1?size=128")
@@ -85,7 +85,7 @@ def test_an_own_image_is_shown_and_known_to_every_run(client: TestClient, ask: A
         assert Image.open(io.BytesIO(answer.content)).size == (size, size)
         assert answer.headers["cache-control"] == "no-store"
     other = ask(f"runs/1/own/{name}")
-    assert sorted(item["image"] for item in other["neighbours"]) == [1, 2, 3, 4, 5]
+    assert sorted(item["image"] for item in other["neighbors"]) == [1, 2, 3, 4, 5]
     ask.error(f"runs/2/own/{name}", 404)
     ask.error(f"own/{name}/map/0/9/0", 404)
     assert "drop it in again" in ask.error(f"runs/0/own/{'0' * 32}", 404)

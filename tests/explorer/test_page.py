@@ -230,7 +230,7 @@ def test_the_code_is_that_of_the_encoder_and_shows_its_evidence(
     assert said.startswith(f"Evidence for unit {code[2]} of variable 2")
 
 
-def test_neighbours_come_with_the_reason(page: Page, address: str) -> None:
+def test_neighbors_come_with_the_reason(page: Page, address: str) -> None:
     open_view(page, address, "#/runs/0/images/12")
     why = page.locator(".why").first
     shared = int(why.inner_text().split()[0])
@@ -249,7 +249,7 @@ def test_neighbours_come_with_the_reason(page: Page, address: str) -> None:
     page.get_by_role("link", name="By features").click()
     page.locator("#by-features[aria-current]").wait_for()
     assert "by=features" in page.url
-    assert "cosine" in page.locator(".neighbour").first.inner_text()
+    assert "cosine" in page.locator(".neighbor").first.inner_text()
 
 
 def a_picture() -> bytes:
@@ -271,14 +271,14 @@ def drop(page: Page, content: bytes, kind: str) -> None:
     page.evaluate(script, [list(content), kind])
 
 
-def test_a_dropped_picture_gets_a_code_neighbours_and_an_address(page: Page, address: str) -> None:
+def test_a_dropped_picture_gets_a_code_neighbors_and_an_address(page: Page, address: str) -> None:
     open_view(page, address, "#/runs/0/variables")
     drop(page, a_picture(), "image/png")
     wait_for_heading(page, "Your picture")
     assert re.search(r"#/runs/0/own/[0-9a-f]{32}$", page.url)
     units = page.locator(".cell-unit").all_inner_texts()
     assert len(units) == 4
-    assert page.locator(".neighbour").count() == 12
+    assert page.locator(".neighbor").count() == 12
     assert accessibility_problems(page) == []
     page.reload()
     wait_for_heading(page, "Your picture")

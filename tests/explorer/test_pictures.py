@@ -14,7 +14,7 @@ from torch import Tensor
 
 from imsvd.datasets import open_source
 from imsvd.encoder import load
-from imsvd.evaluation.features import centre_crop
+from imsvd.evaluation.features import center_crop
 from imsvd.explanations.activation import grad_cam
 from imsvd.explorer import ExplainedRun, create_app, open_run
 from imsvd.explorer.pictures import seen_square
@@ -44,7 +44,7 @@ def test_thumbnails_are_encoded_anew(client: TestClient, photographs: Path, size
     assert dict(picture.getexif()) == {}
     # Image 1 is left/2.jpg: left/0.jpg is image 0, and unreadable.
     shown = np.asarray(picture.resize((32, 32)), dtype=float)
-    whole = centre_crop(open_source(photographs).read(1), 32).permute(1, 2, 0).numpy()
+    whole = center_crop(open_source(photographs).read(1), 32).permute(1, 2, 0).numpy()
     assert np.abs(shown - whole).mean() < 6
 
 
@@ -54,7 +54,7 @@ def test_thumbnails_are_encoded_anew(client: TestClient, photographs: Path, size
 def test_a_thumbnail_shows_what_the_encoder_sees(height: int, width: int, size: int) -> None:
     rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     ramp = torch.stack([rows * 255 // height, columns * 255 // width, rows * 0]).to(torch.uint8)
-    expected = centre_crop(ramp, size).permute(1, 2, 0).numpy().astype(int)
+    expected = center_crop(ramp, size).permute(1, 2, 0).numpy().astype(int)
     found = np.asarray(seen_square(ramp, size, size)).astype(int)
     assert np.abs(found - expected).max() <= 255 / min(height, width) + 4
 
@@ -127,7 +127,7 @@ def test_an_image_that_was_deleted_since_is_a_sentence(
 
 def whole_map(run: Path, picture: Tensor, place: int) -> Tensor:
     encoder = load(run)
-    return grad_cam(encoder, encoder.normalise(picture[None]), torch.tensor([place]))[0]
+    return grad_cam(encoder, encoder.normalize(picture[None]), torch.tensor([place]))[0]
 
 
 @pytest.mark.parametrize(("image", "variable", "unit"), [(0, 0, 0), (17, 2, 3), (99, 3, 1)])
@@ -143,10 +143,10 @@ def test_maps_are_those_of_grad_cam(
     shown = np.asarray(decoded(answer.content), dtype=float)
     assert shown.shape == (256, 256, 3)
     large = Image.fromarray(expected.numpy()).resize((256, 256), Image.Resampling.BILINEAR)
-    colours = mpl.colormaps["inferno"](np.asarray(large))[..., :3] * 255
+    colors = mpl.colormaps["inferno"](np.asarray(large))[..., :3] * 255
     whole = Image.fromarray(picture.permute(1, 2, 0).numpy())
-    grey = np.asarray(whole.resize((256, 256), Image.Resampling.LANCZOS)).mean(2)[..., None]
-    assert np.abs(shown - (0.6 * colours + 0.4 * grey)).mean() < 3
+    gray = np.asarray(whole.resize((256, 256), Image.Resampling.LANCZOS)).mean(2)[..., None]
+    assert np.abs(shown - (0.6 * colors + 0.4 * gray)).mean() < 3
 
 
 def test_maps_of_different_units_differ_and_are_remembered(client: TestClient) -> None:
@@ -161,10 +161,10 @@ def test_maps_of_photographs_lie_on_what_is_seen(
 ) -> None:
     run = open_run(explained_photographs)
     answer = client.get("/api/runs/1/images/3/map/1/2?size=128")
-    seen = centre_crop(run.read(3), run.description.size)
+    seen = center_crop(run.read(3), run.description.size)
     evidence = whole_map(explained_photographs, seen, 6)
     large = Image.fromarray(evidence.numpy()).resize((128, 128), Image.Resampling.BILINEAR)
-    colours = mpl.colormaps["inferno"](np.asarray(large))[..., :3] * 255
-    grey = np.asarray(seen_square(run.read(3), run.description.size, 128)).mean(2)[..., None]
+    colors = mpl.colormaps["inferno"](np.asarray(large))[..., :3] * 255
+    gray = np.asarray(seen_square(run.read(3), run.description.size, 128)).mean(2)[..., None]
     shown = np.asarray(decoded(answer.content), dtype=float)
-    assert np.abs(shown - (0.6 * colours + 0.4 * grey)).mean() < 3
+    assert np.abs(shown - (0.6 * colors + 0.4 * gray)).mean() < 3

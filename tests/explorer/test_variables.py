@@ -182,7 +182,7 @@ def test_numbers_out_of_range_are_not_there(ask: Ask, path: str) -> None:
         "runs/0/images/1.5",
         "runs/0/images/0/thumbnail?size=65",
         "runs/0/images/0/map/0/0?size=64",
-        "runs/0/images/0/neighbours?by=taste",
+        "runs/0/images/0/neighbors?by=taste",
         "compare?first=0",
         "runs/0/own/abc",
         f"own/{'g' * 32}/thumbnail",

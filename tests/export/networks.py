@@ -39,7 +39,7 @@ def images(count: int = 3, size: int = 64) -> torch.Tensor:
     return torch.rand(count, 3, size, size, generator=generator)
 
 
-def normalised(pictures: torch.Tensor) -> torch.Tensor:
+def normalized(pictures: torch.Tensor) -> torch.Tensor:
     """What `encoder` above feeds its backbone, written out."""
     mean = torch.tensor([0.4, 0.5, 0.6]).view(3, 1, 1)
     std = torch.tensor([0.2, 0.25, 0.3]).view(3, 1, 1)

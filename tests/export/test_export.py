@@ -18,7 +18,7 @@ from imsvd.errors import InputError
 from imsvd.export import FORMATS, export_encoder
 from imsvd.export.detectron2 import detectron2_name
 from imsvd.information import split_variables
-from tests.export.networks import encoder, images, normalised
+from tests.export.networks import encoder, images, normalized
 from tests.oracles.detectron2 import resnet50_shapes
 
 
@@ -40,7 +40,7 @@ def test_torchvision_loads_all_but_the_classifier(resnet18: Encoder, tmp_path: P
     assert result.unexpected_keys == []
     network.fc = nn.Identity()
     with torch.no_grad():
-        actual = network.eval()(normalised(images()))
+        actual = network.eval()(normalized(images()))
     torch.testing.assert_close(actual, features(resnet18), atol=1e-5, rtol=1e-5)
 
 
@@ -49,7 +49,7 @@ def test_timm_loads_the_folder(resnet18: Encoder, tmp_path: Path) -> None:
     assert {file.name for file in path.iterdir()} == {"config.json", "model.safetensors"}
     network = timm.create_model(f"local-dir:{path}", pretrained=True).eval()
     with torch.no_grad():
-        actual = network(normalised(images()))
+        actual = network(normalized(images()))
     torch.testing.assert_close(actual, features(resnet18), atol=1e-5, rtol=1e-5)
     config = timm.data.resolve_model_data_config(network)  # type: ignore[attr-defined,no-untyped-call]
     assert list(config["mean"]) == [0.4, 0.5, 0.6]
@@ -60,7 +60,7 @@ def test_timm_loads_the_folder(resnet18: Encoder, tmp_path: Path) -> None:
 def test_timm_can_put_a_new_classifier_on_it(resnet18: Encoder, tmp_path: Path) -> None:
     path = export_encoder(resnet18, "timm", tmp_path / "folder")
     network = timm.create_model(f"local-dir:{path}", pretrained=True, num_classes=7).eval()
-    assert network(normalised(images())).shape == (3, 7)
+    assert network(normalized(images())).shape == (3, 7)
     theirs, ours = network.state_dict(), resnet18.backbone.state_dict()
     assert all(torch.equal(theirs[key], value) for key, value in ours.items())
 
@@ -78,7 +78,7 @@ def test_options_travel_to_timm(name: str, options: dict[str, object], tmp_path:
     network = timm.create_model(f"local-dir:{path}", pretrained=True).eval()
     pictures = images(size=32)
     with torch.no_grad():
-        actual, expected = network(normalised(pictures)), made.features(pictures)
+        actual, expected = network(normalized(pictures)), made.features(pictures)
     torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -121,7 +121,7 @@ def test_its_own_safetensors_opens_as_a_backbone(
     opened = open_encoder(f"timm:resnet18:{path}")
     assert "projector" in caplog.text
     with torch.no_grad():
-        actual = opened.backbone(normalised(images()))
+        actual = opened.backbone(normalized(images()))
     torch.testing.assert_close(actual, features(resnet18))
 
 

@@ -103,7 +103,7 @@ def test_every_tenth_training_image_is_held_out() -> None:
     train = Features(features, labels, {})
     assert job.hold_out_accuracy(train) == 100
     wrong = labels.clone()
-    wrong[9] = 1  # a held-out image that its neighbours get wrong
+    wrong[9] = 1  # a held-out image that its neighbors get wrong
     assert job.hold_out_accuracy(Features(features, wrong, {})) == 50
     with pytest.raises(InputError, match="too few"):
         job.hold_out_accuracy(Features(features[:9], labels[:9], {}))

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imsvd.errors import InputError
-from imsvd.losses.barlow_twins import BarlowTwinsLoss, standardise
+from imsvd.losses.barlow_twins import BarlowTwinsLoss, standardize
 from tests.losses.parity import (
     assert_ranks_equal_one_process,
     embeddings,
@@ -44,9 +44,9 @@ def test_agrees_with_lightly(batch: int, width: int) -> None:
     assert relative_error(actual, gradients(expected, views)) <= 1e-10
 
 
-def test_standardised_components_have_mean_zero_and_variance_one() -> None:
+def test_standardized_components_have_mean_zero_and_variance_one() -> None:
     (view, _) = embeddings(50, 4, 0)
-    result = standardise(view)
+    result = standardize(view)
     torch.testing.assert_close(result.mean(0), torch.zeros(4).double())
     torch.testing.assert_close(
         result.var(0, correction=0), torch.ones(4).double(), rtol=1e-4, atol=0

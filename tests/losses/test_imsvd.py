@@ -10,9 +10,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from imsvd import distributed
 from imsvd.errors import InputError
-from imsvd.information import soft_discretise
+from imsvd.information import soft_discretize
 from imsvd.losses import imsvd as terms
-from imsvd.losses.imsvd import IMSVDLoss, Joint, Normalisation
+from imsvd.losses.imsvd import IMSVDLoss, Joint, Normalization
 from tests import gloo
 from tests.oracles import imsvd as oracle
 
@@ -49,7 +49,7 @@ def loss_from(weights: tuple[float, float, float], sizes: list[int], **options: 
     tile_rows=st.integers(1, 30),
     weights=st.tuples(*[st.sampled_from([0.0, 0.3, 1.0, 2.0])] * 3).filter(any),
     invariance=st.sampled_from(["inner_product", "cross_entropy"]),
-    normalisation=st.sampled_from(["averaged", "paper"]),
+    normalization=st.sampled_from(["averaged", "paper"]),
     joint=st.sampled_from(["cross", "within"]),
     seed=st.integers(0, 1000),
 )
@@ -60,14 +60,14 @@ def test_loss_and_gradients_equal_the_literal_equations(
     tile_rows: int,
     weights: tuple[float, float, float],
     invariance: str,
-    normalisation: str,
+    normalization: str,
     joint: str,
     seed: int,
 ) -> None:
     first, second = logits(batch, sum(sizes), seed), logits(batch, sum(sizes), seed + 1)
     choices: dict[str, Any] = {
         "invariance": invariance,
-        "normalisation": normalisation,
+        "normalization": normalization,
         "joint": joint,
     }
     expected = oracle.loss(first, second, sizes, weights=weights, **choices)
@@ -96,16 +96,16 @@ def test_gradcheck() -> None:
     assert torch.autograd.gradcheck(lambda a, b: loss(a, b).loss, inputs)
 
 
-@pytest.mark.parametrize("normalisation", ["averaged", "paper"])
-def test_term_functions_add_up_to_the_module(normalisation: Normalisation) -> None:
+@pytest.mark.parametrize("normalization", ["averaged", "paper"])
+def test_term_functions_add_up_to_the_module(normalization: Normalization) -> None:
     first, second = logits(5, 12, 0), logits(5, 12, 1)
-    q1, q2 = soft_discretise(first, 3), soft_discretise(second, 3)
+    q1, q2 = soft_discretize(first, 3), soft_discretize(second, 3)
     parts = {
         "invariance": terms.invariance(q1, q2, 3),
-        "diagonal_entropy": terms.diagonal_entropy(q1, q2, 3, normalisation),
-        "off_diagonal_entropy": terms.off_diagonal_entropy(q1, q2, 3, normalisation, tile_rows=5),
+        "diagonal_entropy": terms.diagonal_entropy(q1, q2, 3, normalization),
+        "off_diagonal_entropy": terms.off_diagonal_entropy(q1, q2, 3, normalization, tile_rows=5),
     }
-    output = IMSVDLoss(3, normalisation=normalisation)(first, second)
+    output = IMSVDLoss(3, normalization=normalization)(first, second)
     total = torch.stack(list(parts.values())).sum()
     torch.testing.assert_close(output.loss, total)
     torch.testing.assert_close(
@@ -132,10 +132,10 @@ def closed_form(state: str, units: int) -> tuple[Tensor, int]:
 
 @pytest.mark.parametrize("units", [80, 32])
 @pytest.mark.parametrize("state", ["uniform", "ideal", "collapsed"])
-@pytest.mark.parametrize("normalisation", ["averaged", "paper"])
-def test_closed_form_values(state: str, units: int, normalisation: Normalisation) -> None:
+@pytest.mark.parametrize("normalization", ["averaged", "paper"])
+def test_closed_form_values(state: str, units: int, normalization: Normalization) -> None:
     values, _ = closed_form(state, units)
-    loss = IMSVDLoss(units, normalisation=normalisation)
+    loss = IMSVDLoss(units, normalization=normalization)
     output = loss(values, values)
     row = getattr(loss.bounds(len(values), values.shape[1]), state)
     assert float(output.loss) == pytest.approx(row.total, abs=1e-9)
@@ -149,7 +149,7 @@ def test_bounds_hold_the_published_numbers() -> None:
     assert [row.total for row in small[:3]] == pytest.approx([-10.3972, -3.6824, 0], abs=1e-4)
     assert large.batch_limit.off_diagonal_entropy == pytest.approx(-math.log(2048))
     assert large.batch_limit.diagonal_entropy == pytest.approx(-math.log(80))
-    paper = IMSVDLoss(80, normalisation="paper").bounds(2048, 8160)
+    paper = IMSVDLoss(80, normalization="paper").bounds(2048, 8160)
     assert paper.ideal.total == pytest.approx(-math.log(80) * (2 * 102 - 1) / 102)
 
 
@@ -265,7 +265,7 @@ def test_one_view_may_stand_still() -> None:
 def test_bad_settings_and_shapes_are_refused_with_a_sentence() -> None:
     bad: list[dict[str, Any]] = [
         {"invariance": "l2"},
-        {"normalisation": "sum"},
+        {"normalization": "sum"},
         {"joint": "own"},
         {"tile_rows": 0},
     ]
@@ -302,7 +302,7 @@ def losses_on_one_rank() -> list[dict[str, Any]]:
         first, second = rank_logits(case, distributed.rank())
         loss = IMSVDLoss(sizes, joint=joint, tile_rows=tile_rows)
         output = loss(first, second)
-        q1, q2 = soft_discretise(first, sizes), soft_discretise(second, sizes)
+        q1, q2 = soft_discretize(first, sizes), soft_discretize(second, sizes)
         composed = terms.invariance(q1, q2, sizes) + terms.diagonal_entropy(q1, q2, sizes)
         sides = [(q1, q2)] if joint == "cross" else [(q1, q1), (q2, q2)]
         for left, right in sides:

@@ -10,7 +10,7 @@ from tests.oracles import imsvd as oracle
 
 
 def positive(batch: int, width: int, seed: int) -> Tensor:
-    """Not normalised: the gradients must hold for any q, not only on the simplex."""
+    """Not normalized: the gradients must hold for any q, not only on the simplex."""
     generator = torch.Generator().manual_seed(seed)
     values = torch.rand(batch, width, generator=generator, dtype=torch.float64) + 0.01
     return values.requires_grad_()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from imsvd import distributed
-from imsvd.losses.la import LALoss, background_neighbours, close_neighbours, local_aggregation
+from imsvd.losses.la import LALoss, background_neighbors, close_neighbors, local_aggregation
 from tests import gloo
 from tests.oracles import la as oracle
 
@@ -52,13 +52,13 @@ def test_loss_and_gradient_equal_the_literal_equations(
     torch.testing.assert_close(gradient, wanted, rtol=1e-9, atol=1e-10)
 
 
-def test_neighbours_by_hand() -> None:
+def test_neighbors_by_hand() -> None:
     similarities = torch.tensor([[0.9, 0.1, 0.5, -0.3], [0.2, 0.8, 0.7, 0.6]])
     samples = torch.tensor([3, 1])
-    background = background_neighbours(similarities, samples, 3)
+    background = background_neighbors(similarities, samples, 3)
     assert background.tolist() == [[3, 0, 2], [1, 2, 3]]  # 3 counts although it is the furthest
     labels = torch.tensor([[0, 0, 1, 1], [5, 6, 7, 5]])
-    close = close_neighbours(labels, samples, background)
+    close = close_neighbors(labels, samples, background)
     assert close.tolist() == [[True, True, True], [True, False, False]]
 
 

@@ -61,23 +61,23 @@ def test_softmax_and_nce_equal_the_literal_equations(
     assert_same(loss(embedding, samples, bank()).loss, expected, embedding)
 
     loss = NPIDLoss("nce", temperature=temperature, proximal_weight=proximal_weight).double()
-    z = oracle.normaliser(embedding.detach(), bank(), negatives, temperature)
+    z = oracle.normalizer(embedding.detach(), bank(), negatives, temperature)
     expected = near + oracle.nce_loss(embedding, bank(), samples, negatives, temperature, z)
     assert_same(loss(embedding, samples, bank(), negatives).loss, expected, embedding)
 
 
-def test_the_normaliser_is_that_of_the_first_batch() -> None:
+def test_the_normalizer_is_that_of_the_first_batch() -> None:
     loss = NPIDLoss("nce").double()
     first, second = embeddings(4, 0), embeddings(4, 1)
     samples, negatives = drawn(4, 0)
     loss(first, samples, bank(), negatives)
-    z = oracle.normaliser(first.detach(), bank(), negatives, 0.07)
-    assert float(loss.normaliser) == pytest.approx(z, rel=1e-12)
+    z = oracle.normalizer(first.detach(), bank(), negatives, 0.07)
+    assert float(loss.normalizer) == pytest.approx(z, rel=1e-12)
     other_samples, other_negatives = drawn(4, 1)
     expected = oracle.nce_loss(second, bank(), other_samples, other_negatives, 0.07, z)
     output = loss(second, other_samples, bank(), other_negatives)
     torch.testing.assert_close(output.loss, expected)
-    assert float(loss.normaliser) == pytest.approx(z, rel=1e-12)
+    assert float(loss.normalizer) == pytest.approx(z, rel=1e-12)
 
 
 def test_a_bank_that_knows_nothing_gives_the_logarithm_of_its_size() -> None:
@@ -147,7 +147,7 @@ def on_one_rank() -> list[dict[str, Any]]:
         loss = NPIDLoss(form, proximal_weight=0.3).double()
         output = loss(embedding, samples[own], bank(), negatives)
         (gradient,) = torch.autograd.grad(output.loss, embedding)
-        results.append({"gradient": gradient, "terms": output.terms, "normaliser": loss.normaliser})
+        results.append({"gradient": gradient, "terms": output.terms, "normalizer": loss.normalizer})
     return results
 
 
@@ -158,7 +158,7 @@ def test_two_ranks_equal_one_process_on_the_joined_batch() -> None:
         joined = torch.cat([result[form]["gradient"] for result in ranks]) / 2
         torch.testing.assert_close(joined, expected[form]["gradient"], rtol=1e-10, atol=1e-12)
         for result in ranks:
-            torch.testing.assert_close(result[form]["normaliser"], expected[form]["normaliser"])
+            torch.testing.assert_close(result[form]["normalizer"], expected[form]["normalizer"])
             for name, term in expected[form]["terms"].items():
                 torch.testing.assert_close(
                     result[form]["terms"][name].double(), term, rtol=1e-6, atol=1e-6

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from imsvd import distributed
-from imsvd.information import soft_discretise
+from imsvd.information import soft_discretize
 from imsvd.losses.imsvd import IMSVDLoss, Joint
 from imsvd.methods import IMSVD, IMSVDSettings
 from tests import gloo
@@ -80,10 +80,10 @@ def test_every_weight_reaches_its_term(weight: str, term: str) -> None:
     torch.testing.assert_close(output.loss.detach(), plain.loss.detach() + 2 * plain.terms[term])
 
 
-def test_standardised_logits_have_no_scale_of_their_own() -> None:
+def test_standardized_logits_have_no_scale_of_their_own() -> None:
     plain = build()
-    standardised = build(standardise=True)
-    for method, changes in ((plain, True), (standardised, False)):
+    standardized = build(standardize=True)
+    for method, changes in ((plain, True), (standardized, False)):
         before = method(views(), torch.arange(BATCH))
         with torch.no_grad():
             next(method.projector.parameters()).mul_(7)
@@ -98,7 +98,7 @@ def test_statistics_see_certain_and_dead_units() -> None:
     method = IMSVD(SETTINGS, NormFree())
     logits = torch.zeros(BATCH, 12)
     logits[:, 0] = 50  # the first variable is certain, and three of its units are never used
-    health = method.summarise(method.statistics(logits))
+    health = method.summarize(method.statistics(logits))
     assert health["share_above_0.9"] == pytest.approx(1 / 3)
     assert health["share_above_0.99"] == pytest.approx(1 / 3)
     assert health["dead_units"] == 3
@@ -108,7 +108,7 @@ def test_marginals_are_the_batch_mean_of_the_probabilities() -> None:
     method = IMSVD(SETTINGS, NormFree())
     logits = torch.randn(BATCH, 12)
     marginals = method.statistics(logits)["marginals"]
-    torch.testing.assert_close(marginals, soft_discretise(logits, 4).mean(0))
+    torch.testing.assert_close(marginals, soft_discretize(logits, 4).mean(0))
 
 
 def test_bounds_name_every_term() -> None:

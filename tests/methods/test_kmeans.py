@@ -13,8 +13,8 @@ from imsvd.methods.kmeans import assign, cluster_together, kmeans
 from tests import gloo
 
 
-def blobs(points: int = 300, centres: int = 6, width: int = 4, spread: float = 1.0) -> Tensor:
-    values, _ = make_blobs(points, width, centers=centres, cluster_std=spread, random_state=0)
+def blobs(points: int = 300, centers: int = 6, width: int = 4, spread: float = 1.0) -> Tensor:
+    values, _ = make_blobs(points, width, centers=centers, cluster_std=spread, random_state=0)
     return torch.from_numpy(values)
 
 

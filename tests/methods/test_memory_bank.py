@@ -76,7 +76,7 @@ def update_on_one_rank() -> dict[str, Tensor]:
     shared = module.bank.entries.clone()
     if distributed.rank() == 1:
         module.bank.entries.zero_()
-        module.norm.running_mean = torch.ones(3).double()  # synchronised, so it must not survive
+        module.norm.running_mean = torch.ones(3).double()  # synchronized, so it must not survive
     with torch.no_grad():
         model(embeddings())
     mean = module.norm.running_mean

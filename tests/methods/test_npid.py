@@ -73,7 +73,7 @@ def test_training_continues_exactly_inside_an_epoch() -> None:
             value.zero_()
     resumed.load_state_dict(interrupted.state_dict())
     remembering.train(resumed, [1])
-    assert float(resumed.loss.normaliser) > 0
+    assert float(resumed.loss.normalizer) > 0
     assert int(resumed.steps) == 6
     for name, value in whole.state_dict().items():
         assert torch.equal(value, resumed.state_dict()[name]), name

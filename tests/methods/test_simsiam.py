@@ -54,7 +54,7 @@ def test_local_views_predict_both_large_ones_and_are_not_predicted() -> None:
     torch.testing.assert_close(method(every, SAMPLES).loss, torch.stack(parts).mean())
 
 
-def test_the_embedding_is_normalised_without_scale_or_shift() -> None:
+def test_the_embedding_is_normalized_without_scale_or_shift() -> None:
     last = build().projector[-1]
     assert isinstance(last, nn.BatchNorm1d)
     assert not last.affine

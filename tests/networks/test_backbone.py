@@ -45,7 +45,7 @@ def test_residual_blocks_start_as_identity_only_if_asked(name: str, zero: bool) 
         assert bool((last.weight == 0).all()) is zero
 
 
-def test_a_zero_initialised_block_passes_its_input_on() -> None:
+def test_a_zero_initialized_block_passes_its_input_on() -> None:
     backbone = build_backbone(
         BackboneSettings(name="resnet18", options={**TINY, "stem_type": "deep", "stem_width": 4})
     ).eval()

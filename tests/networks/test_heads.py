@@ -4,7 +4,7 @@ from torch import nn
 from imsvd.networks import projector
 
 
-def test_hidden_layers_are_normalised_and_the_last_is_bare() -> None:
+def test_hidden_layers_are_normalized_and_the_last_is_bare() -> None:
     head = projector((6, 10, 12, 8))
     kinds = [type(layer) for layer in head]
     hidden = [nn.Linear, nn.BatchNorm1d, nn.ReLU]

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 
-def standardised(view: Tensor, component: int) -> list[Tensor]:
+def standardized(view: Tensor, component: int) -> list[Tensor]:
     """One component with mean 0 and variance 1 over the batch, as a BatchNorm makes it."""
     values = list(view[:, component])
     mean = sum(values, view.new_zeros(())) / len(values)
@@ -13,7 +13,7 @@ def standardised(view: Tensor, component: int) -> list[Tensor]:
 
 def correlation(first: Tensor, second: Tensor, i: int, j: int) -> Tensor:
     """C_ij, Eq. 2."""
-    pairs = zip(standardised(first, i), standardised(second, j), strict=True)
+    pairs = zip(standardized(first, i), standardized(second, j), strict=True)
     return sum((a * b for a, b in pairs), first.new_zeros(())) / len(first)
 
 

@@ -24,7 +24,7 @@ def region_losses(
 def proposal_losses(
     objectness: Tensor, deltas: Tensor, labels: list[int], wanted: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Of all anchors but those labelled -1: mean binary cross-entropy, and L1 of those with an object."""
+    """Of all anchors but those labeled -1: mean binary cross-entropy, and L1 of those with an object."""
     objects, boxes = objectness.new_zeros(()), objectness.new_zeros(())
     used = 0
     for anchor, label in enumerate(labels):

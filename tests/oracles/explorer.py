@@ -20,7 +20,7 @@ def images_of_unit(encodings: Encodings, variable: int, unit: int) -> list[int]:
     return [image for _, image in sorted(found)]
 
 
-def neighbours_by_code(encodings: Encodings, image: int, count: int) -> list[tuple[int, int]]:
+def neighbors_by_code(encodings: Encodings, image: int, count: int) -> list[tuple[int, int]]:
     """(image, shared units) of the others, most shared first, the earlier first among equals."""
     images = encodings.images.tolist()
     own = encodings.codes[images.index(image)]
@@ -32,7 +32,7 @@ def neighbours_by_code(encodings: Encodings, image: int, count: int) -> list[tup
     return [(other, -shared) for shared, other in sorted(found)[:count]]
 
 
-def neighbours_by_features(
+def neighbors_by_features(
     encodings: Encodings, image: int, query: Sequence[float], count: int
 ) -> list[tuple[int, float]]:
     """(image, cosine) of the others whose features were kept, nearest first."""

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from tests.oracles.information import soft_discretise
+from tests.oracles.information import soft_discretize
 
 
 class Terms(NamedTuple):
@@ -25,7 +25,7 @@ def cross_joint(q1: Tensor, q2: Tensor) -> Tensor:
 
 
 def terms_of_probabilities(
-    q1: Tensor, q2: Tensor, sizes: Sequence[int], normalisation: str = "averaged"
+    q1: Tensor, q2: Tensor, sizes: Sequence[int], normalization: str = "averaged"
 ) -> Terms:
     """Eq. 11 from q, with P^c in memory and the cells picked one block at a time."""
     num_variables = len(sizes)
@@ -44,7 +44,7 @@ def terms_of_probabilities(
             else:
                 off_diagonal = off_diagonal + (block * block.log()).sum()
     samples = len(q1) * num_variables
-    averaged = normalisation == "averaged"
+    averaged = normalization == "averaged"
     diagonal_divisor = num_variables if averaged else num_variables**2
     pairs_divisor = max(1, num_variables * (num_variables - 1)) if averaged else num_variables**2
     return Terms(
@@ -62,16 +62,16 @@ def loss(
     *,
     weights: tuple[float, float, float] = (1.0, 1.0, 1.0),
     invariance: str = "inner_product",
-    normalisation: str = "averaged",
+    normalization: str = "averaged",
     joint: str = "cross",
 ) -> Tensor:
     """Eqs. 1 and 11, weighted; with `joint="within"`, the off-diagonal cells are of each view alone."""
-    q1, q2 = soft_discretise(first, sizes), soft_discretise(second, sizes)
-    terms = terms_of_probabilities(q1, q2, sizes, normalisation)
+    q1, q2 = soft_discretize(first, sizes), soft_discretize(second, sizes)
+    terms = terms_of_probabilities(q1, q2, sizes, normalization)
     similarity = terms.invariance if invariance == "inner_product" else terms.cross_entropy
     off_diagonal = terms.off_diagonal_entropy
     if joint == "within":
-        alone = [terms_of_probabilities(q, q, sizes, normalisation) for q in (q1, q2)]
+        alone = [terms_of_probabilities(q, q, sizes, normalization) for q in (q1, q2)]
         off_diagonal = (alone[0].off_diagonal_entropy + alone[1].off_diagonal_entropy) / 2
     values = (similarity, terms.diagonal_entropy, off_diagonal)
     return torch.stack([w * v for w, v in zip(weights, values, strict=True)]).sum()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-def soft_discretise(logits: Tensor, sizes: Sequence[int]) -> Tensor:
+def soft_discretize(logits: Tensor, sizes: Sequence[int]) -> Tensor:
     """Eq. 1."""
     rows = []
     for row in logits:

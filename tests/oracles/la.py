@@ -1,4 +1,4 @@
-"""Local aggregation, literally: sets of neighbours and sums of probabilities."""
+"""Local aggregation, literally: sets of neighbors and sums of probabilities."""
 
 import torch
 from torch import Tensor

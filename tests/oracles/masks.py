@@ -21,7 +21,7 @@ def fill_run_lengths(counts: Sequence[int], height: int, width: int) -> NDArray[
 
 
 def fill_polygon(points: Sequence[int], height: int, width: int) -> NDArray[np.bool_]:
-    """Pixels whose centre has an odd number of upright edges to its left."""
+    """Pixels whose center has an odd number of upright edges to its left."""
     corners = list(zip(points[::2], points[1::2], strict=True))
     mask = np.zeros((height, width), dtype=np.bool_)
     for row in range(height):

@@ -17,7 +17,7 @@ def softmax_loss(embedding: Tensor, bank: Tensor, samples: Tensor, temperature: 
     return total / len(embedding)
 
 
-def normaliser(embedding: Tensor, bank: Tensor, negatives: Tensor, temperature: float) -> float:
+def normalizer(embedding: Tensor, bank: Tensor, negatives: Tensor, temperature: float) -> float:
     """Eq. 8, averaged over the samples."""
     powers = [
         float((bank[j] @ unit(v) / temperature).exp())

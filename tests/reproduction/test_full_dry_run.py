@@ -108,7 +108,7 @@ def test_parameters_that_no_group_trains_are_an_error(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(module, "build_optimizer", forgetful)
     module._check_network.cache_clear()
-    with pytest.raises(ValueError, match="the optimiser"):
+    with pytest.raises(ValueError, match="the optimizer"):
         check_full_size(recipe("imagenet"))
 
 

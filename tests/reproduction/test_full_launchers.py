@@ -288,7 +288,7 @@ def test_before_the_time_is_over_the_run_saves_and_is_queued_again(
     assert len(cluster.calls()) == 2
 
 
-def test_a_cancelled_job_sends_no_second_signal(cluster: Cluster) -> None:
+def test_a_canceled_job_sends_no_second_signal(cluster: Cluster) -> None:
     cluster.write("slurm", plan("units"))
     script, arguments = str(cluster.jobs / "array.sbatch"), (str(cluster.jobs), "train")
     process = cluster.start(script, *arguments, **element(1, WAITING="1"))

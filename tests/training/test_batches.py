@@ -71,7 +71,7 @@ def test_ranks_share_the_batch_of_one_process(
     assert_same(joined, expected)
 
 
-def test_every_view_is_normalised_by_its_own_mean_and_local_views_come_last(
+def test_every_view_is_normalized_by_its_own_mean_and_local_views_come_last(
     source: ImageSource,
 ) -> None:
     first, second = paper_views(16).views

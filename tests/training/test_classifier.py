@@ -5,7 +5,7 @@ import torch
 
 from imsvd.encoder import load
 from imsvd.training.classifier import Classifier, build_optimizer
-from tests.training.labelled import FREE, FROZEN
+from tests.training.labeled import FREE, FROZEN
 
 IMAGES = torch.zeros(4, 3, 32, 32)
 
@@ -38,7 +38,7 @@ def test_the_head_starts_small_and_unbiased(trained: Path) -> None:
     assert not head.bias.any()
 
 
-def test_only_what_trains_is_optimised_each_at_its_rate(trained: Path) -> None:
+def test_only_what_trains_is_optimized_each_at_its_rate(trained: Path) -> None:
     frozen = build_optimizer(Classifier(load(trained), 7, frozen=True), FROZEN)
     assert [group["peak_lr"] for group in frozen.param_groups] == [8 * 32 / 256]
     network = Classifier(load(trained), 7, frozen=False)

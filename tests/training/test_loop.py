@@ -148,7 +148,7 @@ def test_streamed_images_and_stochastic_depth_resume_exactly(
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_resumes_exactly_inside_an_epoch_of_unlabelled_images(
+def test_every_method_resumes_exactly_inside_an_epoch_of_unlabeled_images(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = write_images(tmp_path / "data", 24)
@@ -181,14 +181,14 @@ def test_every_method_resumes_exactly_inside_an_epoch_of_unlabelled_images(
     ]
 
 
-def test_unlabelled_images_train_without_knn(tmp_path: Path) -> None:
+def test_unlabeled_images_train_without_knn(tmp_path: Path) -> None:
     data = write_images(tmp_path / "data", 40)
     run = RunFolder(tmp_path / "run")
     train(tiny.config(data=data), run, QUIET)
     assert [record.get("knn") for record in run.metrics()] == [None, None]
 
 
-def test_labelled_images_get_knn_when_it_is_due(tmp_path: Path) -> None:
+def test_labeled_images_get_knn_when_it_is_due(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "run")
     train(tiny.config("training.epochs=3", "training.knn_every=2"), run, QUIET)
     measured = [record.get("knn") for record in run.metrics()]

@@ -31,7 +31,7 @@ def filled(*losses: float) -> EpochMetrics:
 
 def summary(metrics: EpochMetrics) -> dict[str, object]:
     method = IMSVD(IMSVDSettings(projector=(8,), units=4), NormFree())
-    return metrics.summarise(method, torch.eye(4))
+    return metrics.summarize(method, torch.eye(4))
 
 
 def test_an_epoch_is_the_mean_of_its_steps() -> None:

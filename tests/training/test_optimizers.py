@@ -139,7 +139,7 @@ def test_adamw_decays_weights_and_spares_vectors() -> None:
         torch.testing.assert_close(after.detach(), before * shrink - 0.5 * first)
 
 
-def test_the_optimiser_starts_at_the_scaled_peak() -> None:
+def test_the_optimizer_starts_at_the_scaled_peak() -> None:
     groups = build_optimizer(network(), SCHEDULE).param_groups
     assert [group["lr"] for group in groups] == [PEAK, PEAK]
 

@@ -12,7 +12,7 @@ from imsvd.datasets.jpeg import PlainJpeg, decode_rows
 from imsvd.training import samples
 from imsvd.training.batches import Batch, EpochOrder, StreamedBatches
 from imsvd.training.samples import choose_reduction, make_samples, takes_fast_path
-from imsvd.views import ViewSettings, ViewsSettings, image_views, normalise, paper_views
+from imsvd.views import ViewSettings, ViewsSettings, image_views, normalize, paper_views
 
 pytest.importorskip("cv2")
 pytest.importorskip("simplejpeg")
@@ -24,8 +24,8 @@ COUNT = 14
 def waves(height: int, width: int, phase: int) -> Image.Image:
     """Smooth, so that a decoder's filter and a resizer's agree."""
     y, x = np.mgrid[:height, :width] / (height + width) * 9
-    colours = np.stack((np.sin(y + x + phase), np.cos(x), np.sin(y - 2 * x)), axis=-1)
-    return Image.fromarray((127.5 + 120 * colours).astype(np.uint8))
+    colors = np.stack((np.sin(y + x + phase), np.cos(x), np.sin(y - 2 * x)), axis=-1)
+    return Image.fromarray((127.5 + 120 * colors).astype(np.uint8))
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +49,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> ImageSource:
 
 
 def levels(view: torch.Tensor, expected: torch.Tensor, views: ViewsSettings) -> torch.Tensor:
-    """How far a view made of bytes is from a normalised one, in levels."""
+    """How far a view made of bytes is from a normalized one, in levels."""
     std = torch.tensor(views.views[0].std)[:, None, None]
-    return (normalise(view[None], views.views[0])[0] - expected).abs() * std * 255
+    return (normalize(view[None], views.views[0])[0] - expected).abs() * std * 255
 
 
 def test_views_are_those_of_the_general_path_to_within_levels(source: ImageSource) -> None:
@@ -75,7 +75,7 @@ def test_without_the_extra_views_are_exactly_those_of_the_general_path(
     for view, other in zip(
         views, image_views(source.read(3), VIEWS, seed=5, epoch=2, index=3), strict=True
     ):
-        assert torch.equal(normalise(view[None], VIEWS.views[0])[0], other)
+        assert torch.equal(normalize(view[None], VIEWS.views[0])[0], other)
 
 
 @pytest.mark.parametrize("decoder", [True, False])
@@ -194,7 +194,7 @@ def test_decoding_small_changes_a_view_by_a_bounded_number_of_levels(
         crop_scale=(scale, 1.0),
         crop_ratio=(1.0, 1.0),
         jitter_probability=0,
-        grey_probability=0,
+        gray_probability=0,
     )
     views = ViewsSettings(views=(view, view))
     source = open_source(tmp_path)

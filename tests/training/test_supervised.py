@@ -21,7 +21,7 @@ from imsvd.training.supervised import IGNORED, ClassifierTraining
 from tests import gloo
 from tests.oracles import softmax_regression
 from tests.test_api import write_images
-from tests.training.labelled import FREE, FROZEN, QUIET, evaluate, evaluation, shapes
+from tests.training.labeled import FREE, FROZEN, QUIET, evaluate, evaluation, shapes
 from tests.training.test_interruption import assert_same_state
 
 BOTH = pytest.mark.parametrize("settings", [FROZEN, FREE], ids=["frozen", "everything"])

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from imsvd.views.parameters import ViewParameters
 
-Kind = Literal["noise", "smooth", "constant", "grey", "black", "white", "primary"]
-KINDS: tuple[Kind, ...] = ("noise", "smooth", "constant", "grey", "black", "white", "primary")
+Kind = Literal["noise", "smooth", "constant", "gray", "black", "white", "primary"]
+KINDS: tuple[Kind, ...] = ("noise", "smooth", "constant", "gray", "black", "white", "primary")
 
 
 def make_images(kind: Kind, count: int, height: int, width: int, seed: int = 0) -> Tensor:
@@ -23,7 +23,7 @@ def make_images(kind: Kind, count: int, height: int, width: int, seed: int = 0) 
         return fine.to(torch.uint8)
     if kind == "constant":
         return noise[:, :, :1, :1].expand(shape).contiguous()
-    if kind == "grey":
+    if kind == "gray":
         return noise[:, :1].expand(shape).contiguous()
     if kind == "primary":
         return noise.ge(128).to(torch.uint8) * 255
@@ -45,9 +45,9 @@ def make_parameters(count: int, height: int, width: int, /, **changes: Any) -> V
         contrast=one,
         saturation=one,
         hue=np.zeros(count),
-        grey=no,
+        gray=no,
         blur=no,
         blur_sigma=one,
-        solarise=no,
+        solarize=no,
     )
     return neutral._replace(**changes)

@@ -1,4 +1,4 @@
-"""Whole views, made for a batch at once; differences are in grey levels, 0 to 255.
+"""Whole views, made for a batch at once; differences are in gray levels, 0 to 255.
 
 Against torchvision's operations on floats, which round as little as ours do, a whole view agrees
 within 0.1 level. On bytes each of up to seven operations loses up to a level, which later
@@ -30,7 +30,7 @@ FLOAT_LEVELS = 0.1
 BYTE_LEVELS_MEAN = 2.5
 BYTE_LEVELS_MAX = 16
 BUSY = ViewSettings(
-    size=32, crop_scale=(0.1, 1.0), saturation=0.4, blur_probability=0.5, solarise_probability=0.3
+    size=32, crop_scale=(0.1, 1.0), saturation=0.4, blur_probability=0.5, solarize_probability=0.3
 )
 SETTINGS = {
     "cifar": cifar_views().views[0],
@@ -62,12 +62,12 @@ def float_view(image: Tensor, p: ViewParameters, i: int, settings: ViewSettings)
     factors = (p.brightness, p.contrast, p.saturation, p.hue)
     for operation in p.order[i] if p.jitter[i] else ():
         view = functions[operation](view, float(factors[operation][i]))
-    view = F.rgb_to_grayscale(view, 3) if p.grey[i] else view
+    view = F.rgb_to_grayscale(view, 3) if p.gray[i] else view
     if p.blur[i]:
         view = F.gaussian_blur(
             view, [blur_kernel_size(settings.size)] * 2, [float(p.blur_sigma[i])] * 2
         )
-    view = F.solarize(view, 0.5) if p.solarise[i] else view
+    view = F.solarize(view, 0.5) if p.solarize[i] else view
     levels: Tensor = view * 255
     return levels
 
@@ -105,7 +105,7 @@ def test_any_size_in_and_out(height: int, width: int, size: int, interpolation: 
     assert difference.max() <= BYTE_LEVELS_MAX
 
 
-def test_without_operations_a_view_is_the_normalised_image() -> None:
+def test_without_operations_a_view_is_the_normalized_image() -> None:
     settings = ViewSettings(size=32)
     images = make_images("noise", 6, 32, 32)
     views = make_views_batched(images, make_parameters(6, 32, 32), settings)

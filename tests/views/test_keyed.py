@@ -91,7 +91,7 @@ def test_draws_are_uniform() -> None:
     assert ((counts - expected) ** 2 / expected).sum() < 161
 
 
-def test_neighbouring_keys_are_uncorrelated() -> None:
+def test_neighboring_keys_are_uncorrelated() -> None:
     n = 40_000
     indices = np.arange(n)
     base = keyed_uniforms(3, 7, indices, 0, 5)

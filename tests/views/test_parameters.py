@@ -14,7 +14,7 @@ from imsvd.views import ViewParameters, ViewSettings, sample_parameters
 
 SAMPLES = 20_000
 REFERENCE_SAMPLES = 4_000
-EVERYTHING = ViewSettings(size=32, saturation=0.3, blur_probability=0.3, solarise_probability=0.2)
+EVERYTHING = ViewSettings(size=32, saturation=0.3, blur_probability=0.3, solarize_probability=0.2)
 
 
 def draw(
@@ -98,7 +98,7 @@ def test_crops_lie_inside_images_of_mixed_sizes() -> None:
     assert (crops.left + crops.width <= widths).all()
 
 
-def test_colour_factors_are_distributed_as_torchvisions() -> None:
+def test_color_factors_are_distributed_as_torchvisions() -> None:
     torch.manual_seed(2)
     strengths = {"brightness": 0.4, "contrast": 1.5, "saturation": 0.2, "hue": 0.1}
     reference = v2.ColorJitter(**strengths)
@@ -108,7 +108,7 @@ def test_colour_factors_are_distributed_as_torchvisions() -> None:
         assert same_distribution(ours[name], [factors[f"{name}_factor"] for factors in drawn]), name
 
 
-def test_every_order_of_colour_operations_is_equally_likely() -> None:
+def test_every_order_of_color_operations_is_equally_likely() -> None:
     order = draw(EVERYTHING).order
     counts = [int((order == row).all(axis=1).sum()) for row in permutations(range(4))]
     assert sum(counts) == SAMPLES
@@ -119,7 +119,7 @@ def test_every_order_of_colour_operations_is_equally_likely() -> None:
 
 def test_chances_and_blur_widths() -> None:
     sampled = draw(EVERYTHING)
-    chances = {"flip": 0.5, "jitter": 0.8, "grey": 0.2, "blur": 0.3, "solarise": 0.2}
+    chances = {"flip": 0.5, "jitter": 0.8, "gray": 0.2, "blur": 0.3, "solarize": 0.2}
     for name, chance in chances.items():
         margin = 4.5 * math.sqrt(chance * (1 - chance) / SAMPLES)
         assert abs(getattr(sampled, name).mean() - chance) < margin, name
@@ -130,7 +130,7 @@ def test_chances_and_blur_widths() -> None:
 
 
 def test_certain_and_impossible_operations() -> None:
-    names = ("flip", "jitter", "grey", "blur", "solarise")
+    names = ("flip", "jitter", "gray", "blur", "solarize")
     always, never = (
         EVERYTHING.model_copy(update={f"{name}_probability": chance for name in names})
         for chance in (1.0, 0.0)
@@ -185,7 +185,7 @@ def test_known_parameters_never_change() -> None:
         view=1,
     )
     boxes = [column.tolist() for column in sampled[:4]]
-    flags = [getattr(sampled, name).tolist() for name in ("flip", "jitter", "grey", "solarise")]
+    flags = [getattr(sampled, name).tolist() for name in ("flip", "jitter", "gray", "solarize")]
     assert boxes == [[8, 24], [3, 6], [23, 41], [25, 34]]
     assert flags == [[True, False], [True, True], [False, False], [False, False]]
     assert sampled.order.tolist() == [[3, 1, 0, 2], [3, 2, 1, 0]]

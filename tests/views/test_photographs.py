@@ -134,9 +134,9 @@ def test_blur_of_a_small_view_uses_its_small_kernel(sigma: float) -> None:
     assert difference(photographs.blur_view(pixels(image), sigma), expected).max() <= 1
 
 
-def test_solarise_equals_torchvision_on_every_level() -> None:
+def test_solarize_equals_torchvision_on_every_level() -> None:
     image = torch.arange(256, dtype=torch.uint8).view(1, 16, 16).repeat(3, 1, 1)
-    assert not difference(photographs.solarise(pixels(image)), F.solarize(image, 128)).any()
+    assert not difference(photographs.solarize(pixels(image)), F.solarize(image, 128)).any()
 
 
 def test_without_operations_a_view_is_the_image() -> None:
@@ -148,7 +148,7 @@ def test_without_operations_a_view_is_the_image() -> None:
     assert np.array_equal(view, pixels(image))
 
 
-@pytest.mark.parametrize("kind", ["noise", "smooth", "grey"])
+@pytest.mark.parametrize("kind", ["noise", "smooth", "gray"])
 def test_whole_views_are_within_levels_of_the_general_path(kind: Kind) -> None:
     image = make_images(kind, 1, 300, 260)[0]
     before = image.clone()
@@ -168,15 +168,15 @@ def test_whole_views_are_within_levels_of_the_general_path(kind: Kind) -> None:
             assert view.shape == (SIZE, SIZE, 3)
             levels = difference(view, make_levels(image, parameters, i, settings))
             assert levels.max() <= 8
-            # torchvision's luma loses up to a level of what is grey already.
-            assert levels.mean() <= (3 if kind == "grey" else 1)
+            # torchvision's luma loses up to a level of what is gray already.
+            assert levels.mean() <= (3 if kind == "gray" else 1)
     assert torch.equal(image, before)
 
 
 def test_a_reduced_image_is_cropped_between_its_pixels() -> None:
     ramp = np.broadcast_to(np.arange(128, dtype=np.uint8)[:, None], (128, 128))
     image = np.repeat(ramp[..., None], 3, axis=2)
-    # As if decoded from 256 pixels, in which neighbours are half a level apart.
+    # As if decoded from 256 pixels, in which neighbors are half a level apart.
     view = photographs.crop_view(image, (101, 60, 64, 64), ViewSettings(size=64), reduction=2)
     expected = (101 + np.arange(64) + 0.5) / 2 - 0.5
     assert np.abs(view[1:-1, :, 0] - expected[1:-1, None]).max() <= 0.5

@@ -1,4 +1,4 @@
-"""Resizing and blurring equal torchvision's; differences are in grey levels, 0 to 255.
+"""Resizing and blurring equal torchvision's; differences are in gray levels, 0 to 255.
 
 On floats only the order of summation differs: at most 0.01 level. On bytes torchvision also rounds
 after each of the two passes of a resize and rounds the filter's weights: at most 1.5 levels.

@@ -6,14 +6,14 @@ from imsvd.views import ViewSettings, ViewsSettings, cifar_views, paper_views
 
 def test_paper_views_are_the_reference_ones() -> None:
     first, second = paper_views().views
-    assert (first.blur_probability, first.solarise_probability) == (1.0, 0.0)
-    assert (second.blur_probability, second.solarise_probability) == (0.1, 0.2)
+    assert (first.blur_probability, first.solarize_probability) == (1.0, 0.0)
+    assert (second.blur_probability, second.solarize_probability) == (0.1, 0.2)
     for view in (first, second):
         assert view.size == 224
         assert view.crop_scale == (0.08, 1.0)
         assert (view.brightness, view.contrast, view.saturation, view.hue) == (0.4, 0.4, 0.2, 0.1)
         assert (view.flip_probability, view.jitter_probability) == (0.5, 0.8)
-        assert view.grey_probability == 0.2
+        assert view.gray_probability == 0.2
         assert view.interpolation == "bilinear"
 
 
@@ -23,7 +23,7 @@ def test_cifar_views_are_the_released_ones() -> None:
     assert first.size == 32
     assert first.crop_scale == (0.2, 1.0)
     assert (first.brightness, first.contrast, first.saturation, first.hue) == (0.4, 0.4, 0.4, 0.1)
-    assert (first.blur_probability, first.solarise_probability) == (0.0, 0.0)
+    assert (first.blur_probability, first.solarize_probability) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("views", [paper_views(), cifar_views(48)])

@@ -8,7 +8,7 @@ from imsvd.views import ViewSettings, image_views, make_view, paper_views
 from tests.views.samples import make_images, make_parameters
 
 
-def test_without_operations_a_view_is_the_normalised_image() -> None:
+def test_without_operations_a_view_is_the_normalized_image() -> None:
     settings = ViewSettings(size=32)
     image = make_images("noise", 1, 32, 32)[0]
     view = make_view(image, make_parameters(1, 32, 32), 0, settings)
@@ -36,10 +36,10 @@ def test_operations_come_in_the_papers_order() -> None:
         contrast=np.array([0.7]),
         saturation=np.array([1.2]),
         hue=np.array([-0.08]),
-        grey=yes,
+        gray=yes,
         blur=yes,
         blur_sigma=np.array([1.7]),
-        solarise=yes,
+        solarize=yes,
     )
     view = make_view(image, parameters, 0, ViewSettings(size=224))
     expected = F.horizontal_flip(F.resized_crop(image, 20, 30, 160, 120, [224, 224]))

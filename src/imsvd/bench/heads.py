@@ -219,7 +219,7 @@ def explanations(rows: Sequence[Row], backbone: BackboneCase) -> dict[str, str]:
     return {
         "projector and loss": (
             f"forward and backward of both views of {batch:,} images, gradients of the features "
-            f"included, no optimiser; IMSVD's projector is {ours}, the others' {others}"
+            f"included, no optimizer; IMSVD's projector is {ours}, the others' {others}"
         ),
         "ours": (
             "the loss that `imsvd pretrain` uses, which compares samples with samples where that is less "

@@ -2,7 +2,7 @@
 
 Started as `python -m imsvd.bench.heads_case CASE`, where CASE is the JSON of a `Case`; the last line of
 standard output is the JSON of a `Measurement`. A step is forward and backward of both views, and no
-optimiser. It is timed the first time it runs, after a tiny one that loads libraries and starts threads.
+optimizer. It is timed the first time it runs, after a tiny one that loads libraries and starts threads.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""`imsvd bench knn`: our exact nearest neighbours against faiss and scikit-learn.
+"""`imsvd bench knn`: our exact nearest neighbors against faiss and scikit-learn.
 
 Every measurement runs in a fresh process; repeats go round all searches in turn, so that a slow
 minute of the machine falls on all of them, and the table shows medians and ratios. Features are
-random, of length 1; the time is that from features to neighbours, an index included.
+random, of length 1; the time is that from features to neighbors, an index included.
 """
 
 import os
@@ -39,13 +39,13 @@ class Row(NamedTuple):
         queries: how many ask.
         bank: how many answer.
         width: of the features.
-        neighbours: k.
+        neighbors: k.
         threads: of each search.
         seconds: median, or None if skipped.
         times_ours: time over that of ours, or None.
         extra_mib: largest peak memory beyond the features, or None.
         total_mib: largest peak memory of the whole process, or None.
-        mean_similarity: of all neighbours found, or None.
+        mean_similarity: of all neighbors found, or None.
         skipped: why it was not measured, or empty.
     """
 
@@ -53,7 +53,7 @@ class Row(NamedTuple):
     queries: int
     bank: int
     width: int
-    neighbours: int
+    neighbors: int
     threads: int
     seconds: float | None = None
     times_ours: float | None = None
@@ -67,7 +67,7 @@ def run(
     queries: int = 10_000,
     bank: int = 200_000,
     width: int = 512,
-    neighbours: int = 200,
+    neighbors: int = 200,
     repeats: int = 3,
     console: Console | None = None,
     output: Path | None = None,
@@ -78,16 +78,16 @@ def run(
         queries: features that ask.
         bank: features that answer.
         width: of the features.
-        neighbours: k.
+        neighbors: k.
         repeats: fresh processes per search.
         console: where progress and the table go.
         output: path of the results, whose suffix is replaced.
     """
     console = console or Console()
-    if min(queries, width, neighbours, repeats) < 1 or neighbours > bank:
-        raise InputError("all numbers must be at least 1, and neighbours at most bank.")
+    if min(queries, width, neighbors, repeats) < 1 or neighbors > bank:
+        raise InputError("all numbers must be at least 1, and neighbors at most bank.")
     threads = os.cpu_count() or 1
-    cases = [Case(name, queries, bank, width, neighbours, threads) for name in SEARCHES]
+    cases = [Case(name, queries, bank, width, neighbors, threads) for name in SEARCHES]
     reasons = {case: _reason_to_skip(case) for case in cases}
     measured = measure_in_turn(
         [case for case in cases if not reasons[case]], repeats, _measure, _describe, console
@@ -157,7 +157,7 @@ def _cells(row: Row) -> list[str]:
 
 def _title(row: Row) -> str:
     return (
-        f"The {row.neighbours} nearest of {row.bank:,} features for {row.queries:,} queries, "
+        f"The {row.neighbors} nearest of {row.bank:,} features for {row.queries:,} queries, "
         f"width {row.width}, {row.threads} threads"
     )
 
@@ -169,4 +169,4 @@ def _table(rows: Sequence[Row]) -> TableContent:
 def write(rows: Sequence[Row], path: Path) -> None:
     """Write the results as `path` with suffix .json and as a Markdown table with suffix .md."""
     values = [row._asdict() for row in rows]
-    write_tables(path, "Nearest neighbours", environment(), values, [_table(rows)])
+    write_tables(path, "Nearest neighbors", environment(), values, [_table(rows)])

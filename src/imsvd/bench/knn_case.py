@@ -24,7 +24,7 @@ class Case(NamedTuple):
     queries: int
     bank: int
     width: int
-    neighbours: int
+    neighbors: int
     threads: int
 
 
@@ -32,10 +32,10 @@ class Measurement(NamedTuple):
     """What a search took, and what it found.
 
     Attributes:
-        seconds: from features to neighbours, an index included.
+        seconds: from features to neighbors, an index included.
         extra_bytes: at the peak, beyond the process with the features in it.
         total_bytes: at the peak, of the whole process.
-        mean_similarity: over all neighbours of all queries, by which answers are compared.
+        mean_similarity: over all neighbors of all queries, by which answers are compared.
     """
 
     seconds: float
@@ -49,13 +49,13 @@ def measure(case: Case) -> Measurement:
     torch.set_num_threads(case.threads)
     search = SEARCHES[case.search].find
     # Small and complete: libraries are loaded and threads started before the baseline.
-    small = _features(256 + case.neighbours, case.width, seed=2)
-    search(small, small, case.neighbours, case.threads)
+    small = _features(256 + case.neighbors, case.width, seed=2)
+    search(small, small, case.neighbors, case.threads)
     bank = _features(case.bank, case.width, seed=0)
     queries = _features(case.queries, case.width, seed=1)
     baseline = reset_peak()
     start = time.perf_counter()
-    similarities = search(bank, queries, case.neighbours, case.threads)
+    similarities = search(bank, queries, case.neighbors, case.threads)
     seconds = time.perf_counter() - start
     largest = peak()
     mean = similarities.double().mean().item()

@@ -1,4 +1,4 @@
-"""The searches that `imsvd bench knn` compares: exact, by cosine, from features to neighbours."""
+"""The searches that `imsvd bench knn` compares: exact, by cosine, from features to neighbors."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from imsvd.evaluation.neighbours import nearest_neighbours
+from imsvd.evaluation.neighbors import nearest_neighbors
 
 Find = Callable[[Tensor, Tensor, int, int], Tensor]
 """Bank, queries (·, width) of length 1, k and threads; gives (queries, k) similarities."""
@@ -20,25 +20,25 @@ class Search(NamedTuple):
     needs: str = ""
 
 
-def _ours(bank: Tensor, queries: Tensor, neighbours: int, _threads: int) -> Tensor:
-    return nearest_neighbours(bank, queries, neighbours).similarities
+def _ours(bank: Tensor, queries: Tensor, neighbors: int, _threads: int) -> Tensor:
+    return nearest_neighbors(bank, queries, neighbors).similarities
 
 
-def _faiss(bank: Tensor, queries: Tensor, neighbours: int, threads: int) -> Tensor:
+def _faiss(bank: Tensor, queries: Tensor, neighbors: int, threads: int) -> Tensor:
     import faiss  # noqa: PLC0415
 
     faiss.omp_set_num_threads(threads)
     index = faiss.IndexFlatIP(bank.shape[1])
     index.add(bank.numpy())
-    similarities, _ = index.search(queries.numpy(), neighbours)
+    similarities, _ = index.search(queries.numpy(), neighbors)
     return torch.from_numpy(similarities)
 
 
-def _scikit_learn(bank: Tensor, queries: Tensor, neighbours: int, _threads: int) -> Tensor:
+def _scikit_learn(bank: Tensor, queries: Tensor, neighbors: int, _threads: int) -> Tensor:
     from sklearn.neighbors import NearestNeighbors  # noqa: PLC0415
 
     # Its products and its threads are those of the environment: OMP_NUM_THREADS.
-    fitted = NearestNeighbors(n_neighbors=neighbours, algorithm="brute", metric="cosine")
+    fitted = NearestNeighbors(n_neighbors=neighbors, algorithm="brute", metric="cosine")
     distances, _ = fitted.fit(bank.numpy()).kneighbors(queries.numpy())
     return 1 - torch.from_numpy(distances)
 

@@ -64,17 +64,17 @@ def _dense(first: Tensor, second: Tensor, units: int) -> None:
 def _vicreg(first: Tensor, second: Tensor, _units: int) -> None:
     loss = 25 * nn.functional.mse_loss(first, second)
     for view in (first, second):
-        centred = view - view.mean(0)
-        spread = torch.sqrt(centred.var(0) + 1e-4)
-        covariance = centred.T @ centred / (len(view) - 1)
+        centered = view - view.mean(0)
+        spread = torch.sqrt(centered.var(0) + 1e-4)
+        covariance = centered.T @ centered / (len(view) - 1)
         off_diagonal = covariance.pow(2).sum() - covariance.diagonal().pow(2).sum()
         loss = loss + 12.5 * torch.relu(1 - spread).mean() + off_diagonal / view.shape[1]
     _backward(loss)
 
 
 def _barlow_twins(first: Tensor, second: Tensor, _units: int) -> None:
-    normalised = [(view - view.mean(0)) / view.std(0) for view in (first, second)]
-    correlation = normalised[0].T @ normalised[1] / len(first)
+    normalized = [(view - view.mean(0)) / view.std(0) for view in (first, second)]
+    correlation = normalized[0].T @ normalized[1] / len(first)
     diagonal = correlation.diagonal()
     off_diagonal = correlation.pow(2).sum() - diagonal.pow(2).sum()
     _backward((1 - diagonal).pow(2).sum() + 0.0051 * off_diagonal)

@@ -44,7 +44,7 @@ class Row(NamedTuple):
         images_per_second: median, each image in two views, or None if skipped.
         views: spent waiting for views.
         loss: of the loss, forward and backward, timed by itself.
-        rest: of the network, forward and backward, and the optimiser: what remains.
+        rest: of the network, forward and backward, and the optimizer: what remains.
         times_ours: images a second of ours over those of this one, or None.
         skipped: why it was not measured, or empty.
     """
@@ -145,7 +145,7 @@ _COLUMNS = (
     "images/s",
     "views/s",
     "ms waiting for views",
-    "ms network and optimiser",
+    "ms network and optimizer",
     "ms loss",
     "ours is faster by",
 )

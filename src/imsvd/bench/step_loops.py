@@ -1,6 +1,6 @@
-"""The training loops that `imsvd bench step` compares: views, network, loss and optimiser.
+"""The training loops that `imsvd bench step` compares: views, network, loss and optimizer.
 
-All train IMSVD with the same settings, backbone, batch, optimiser and number of threads, on small
+All train IMSVD with the same settings, backbone, batch, optimizer and number of threads, on small
 images held in memory as bytes. Ours is what `imsvd pretrain` runs, with the memory and the
 convolutions of `training.processor`. The rivals are loops as users of `lightly` write them: its
 transforms on PIL images in the workers of a `DataLoader`, its projection head, and the loss with its

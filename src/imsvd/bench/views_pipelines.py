@@ -21,7 +21,7 @@ from torchvision.transforms import v2
 
 from imsvd.datasets import EncodedSource
 from imsvd.training.samples import make_samples, stack_views
-from imsvd.views import ViewSettings, ViewsSettings, batch_views, normalise
+from imsvd.views import ViewSettings, ViewsSettings, batch_views, normalize
 from imsvd.views.resampling import blur_kernel_size
 
 Task = Literal["photographs", "small"]
@@ -83,7 +83,7 @@ def _ours(settings: ViewsSettings, task: Task) -> Pipeline:
         samples = make_samples(_InMemory(files), settings, 0, 0, range(len(files)))
         stacked = map(stack_views, zip(*(sample.views for sample in samples), strict=True))
         return [
-            normalise(levels, view) for levels, view in zip(stacked, settings.every, strict=True)
+            normalize(levels, view) for levels, view in zip(stacked, settings.every, strict=True)
         ]
 
     def small(images: Pixels) -> list[Tensor]:
@@ -115,14 +115,14 @@ def _torchvision_pil(settings: ViewsSettings, task: Task) -> Pipeline:
 
 
 def _pil_view(view: ViewSettings) -> Callable[[Any], Any]:
-    colours = (view.brightness, view.contrast, view.saturation, view.hue)
+    colors = (view.brightness, view.contrast, view.saturation, view.hue)
     steps = [
         transforms.RandomResizedCrop(view.size, view.crop_scale, view.crop_ratio),
         transforms.RandomHorizontalFlip(view.flip_probability),
-        transforms.RandomApply([transforms.ColorJitter(*colours)], view.jitter_probability),
-        transforms.RandomGrayscale(view.grey_probability),
+        transforms.RandomApply([transforms.ColorJitter(*colors)], view.jitter_probability),
+        transforms.RandomGrayscale(view.gray_probability),
         transforms.RandomApply([transforms.Lambda(_pil_blur(view))], view.blur_probability),
-        transforms.RandomSolarize(128, view.solarise_probability),
+        transforms.RandomSolarize(128, view.solarize_probability),
         transforms.ToTensor(),
         transforms.Normalize(view.mean, view.std),
     ]
@@ -142,15 +142,15 @@ def _torchvision_v2(settings: ViewsSettings, task: Task) -> Pipeline:
 
 
 def _v2_view(view: ViewSettings) -> Callable[[Any], Any]:
-    colours = (view.brightness, view.contrast, view.saturation, view.hue)
+    colors = (view.brightness, view.contrast, view.saturation, view.hue)
     blur = v2.GaussianBlur(blur_kernel_size(view.size), view.blur_sigma)
     steps = [
         v2.RandomResizedCrop(view.size, view.crop_scale, view.crop_ratio, antialias=True),
         v2.RandomHorizontalFlip(view.flip_probability),
-        v2.RandomApply([v2.ColorJitter(*colours)], view.jitter_probability),
-        v2.RandomGrayscale(view.grey_probability),
+        v2.RandomApply([v2.ColorJitter(*colors)], view.jitter_probability),
+        v2.RandomGrayscale(view.gray_probability),
         v2.RandomApply([blur], view.blur_probability),
-        v2.RandomSolarize(128, view.solarise_probability),
+        v2.RandomSolarize(128, view.solarize_probability),
         v2.ToDtype(torch.float32, scale=True),
         v2.Normalize(view.mean, view.std),
     ]
@@ -163,7 +163,7 @@ def _lightly(settings: ViewsSettings, task: Task) -> Pipeline:
 
 
 def lightly_views(settings: ViewsSettings) -> list[Callable[[Any], Tensor]]:
-    """lightly's transforms, one per view, from a PIL image to a normalised tensor."""
+    """lightly's transforms, one per view, from a PIL image to a normalized tensor."""
     from lightly.transforms import byol_transform  # noqa: PLC0415 - an optional package
 
     return [
@@ -176,10 +176,10 @@ def lightly_views(settings: ViewsSettings) -> list[Callable[[Any], Tensor]]:
             cj_contrast=view.contrast,
             cj_sat=view.saturation,
             cj_hue=view.hue,
-            random_gray_scale=view.grey_probability,
+            random_gray_scale=view.gray_probability,
             gaussian_blur=view.blur_probability,
             sigmas=view.blur_sigma,
-            solarization_prob=view.solarise_probability,
+            solarization_prob=view.solarize_probability,
             normalize={"mean": list(view.mean), "std": list(view.std)},
         )
         for view in settings.views
@@ -221,9 +221,9 @@ def _albumentations_view(view: ViewSettings, antialias: bool) -> Callable[[Any],
             (-view.hue, view.hue),
             p=view.jitter_probability,
         ),
-        alb.ToGray(p=view.grey_probability),
+        alb.ToGray(p=view.gray_probability),
         alb.GaussianBlur(0, view.blur_sigma, p=view.blur_probability),
-        alb.Solarize((0.5, 0.5), p=view.solarise_probability),
+        alb.Solarize((0.5, 0.5), p=view.solarize_probability),
         alb.Normalize(view.mean, view.std),
         ToTensorV2(),
     ]
@@ -239,33 +239,33 @@ def _kornia(settings: ViewsSettings, task: Task) -> Pipeline:
         kornia.RandomResizedCrop((view.size, view.size), view.crop_scale, view.crop_ratio)
         for view in settings.views
     ]
-    colours = [_kornia_colours(view) for view in settings.views]
+    colors = [_kornia_colors(view) for view in settings.views]
 
     def photographs(files: Files) -> list[Tensor]:
         images = [_read_tensor(file)[None].to(torch.float32).div_(255) for file in files]
         return [
-            colour(torch.cat([crop(image) for image in images]))
-            for crop, colour in zip(crops, colours, strict=True)
+            color(torch.cat([crop(image) for image in images]))
+            for crop, color in zip(crops, colors, strict=True)
         ]
 
     def small(images: Pixels) -> list[Tensor]:
         batch = torch.from_numpy(images).permute(0, 3, 1, 2).to(torch.float32).div_(255)
-        return [colour(crop(batch)) for crop, colour in zip(crops, colours, strict=True)]
+        return [color(crop(batch)) for crop, color in zip(crops, colors, strict=True)]
 
     return photographs if task == "photographs" else small
 
 
-def _kornia_colours(view: ViewSettings) -> Callable[[Tensor], Tensor]:
+def _kornia_colors(view: ViewSettings) -> Callable[[Tensor], Tensor]:
     import kornia.augmentation as kornia  # noqa: PLC0415 - an optional package
 
-    colours = (view.brightness, view.contrast, view.saturation, view.hue)
+    colors = (view.brightness, view.contrast, view.saturation, view.hue)
     kernel = blur_kernel_size(view.size)
     steps = [
         kornia.RandomHorizontalFlip(p=view.flip_probability),
-        kornia.ColorJitter(*colours, p=view.jitter_probability),
-        kornia.RandomGrayscale(p=view.grey_probability),
+        kornia.ColorJitter(*colors, p=view.jitter_probability),
+        kornia.RandomGrayscale(p=view.gray_probability),
         kornia.RandomGaussianBlur((kernel, kernel), view.blur_sigma, p=view.blur_probability),
-        kornia.RandomSolarize(0.0, 0.0, p=view.solarise_probability),
+        kornia.RandomSolarize(0.0, 0.0, p=view.solarize_probability),
         kornia.Normalize(torch.tensor(view.mean), torch.tensor(view.std)),
     ]
     return torch.nn.Sequential(*steps)

@@ -15,7 +15,7 @@ from imsvd.errors import InputError, Interrupted
 
 app = typer.Typer(
     name="imsvd",
-    help="Turn a folder of unlabelled images into an encoder, discrete codes and explanations.\n\n"
+    help="Turn a folder of unlabeled images into an encoder, discrete codes and explanations.\n\n"
     "Start with `imsvd demo`; then `imsvd pretrain FOLDER --out runs/a`.",
     no_args_is_help=True,
     add_completion=False,

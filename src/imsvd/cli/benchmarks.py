@@ -109,13 +109,13 @@ def bench_knn(
     queries: Annotated[int, typer.Option(help="Features that ask.")] = 10_000,
     bank: Annotated[int, typer.Option(help="Features that answer.")] = 200_000,
     width: Annotated[int, typer.Option(help="Of the features.")] = 512,
-    neighbours: Annotated[int, typer.Option(help="How many to find for each.")] = 200,
+    neighbors: Annotated[int, typer.Option(help="How many to find for each.")] = 200,
     repeats: Annotated[int, typer.Option(help="Fresh processes per case; the median counts.")] = 3,
     output: Annotated[
         Path | None, typer.Option(help="Also write the table here, as .json and .md.")
     ] = None,
 ) -> None:
-    """Time and memory of our exact nearest neighbours against faiss and scikit-learn."""
+    """Time and memory of our exact nearest neighbors against faiss and scikit-learn."""
     from imsvd.bench.knn import run as run_bench  # noqa: PLC0415
 
-    run_bench(queries, bank, width, neighbours, repeats, console, output)
+    run_bench(queries, bank, width, neighbors, repeats, console, output)

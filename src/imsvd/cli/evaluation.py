@@ -25,7 +25,7 @@ def evaluate_knn(
     data: Splits,
     k: Annotated[
         list[int] | None,
-        typer.Option(help="Number of neighbours; repeat for several. Default: 20 and 200."),
+        typer.Option(help="Number of neighbors; repeat for several. Default: 20 and 200."),
     ] = None,
     temperature: Annotated[
         float,
@@ -51,7 +51,7 @@ def evaluate_knn(
         evaluating.evaluate_knn(
             run,
             data,
-            neighbours=k or (20, 200),
+            neighbors=k or (20, 200),
             temperature=temperature,
             distance=distance,
             settings=settings or [],
@@ -114,7 +114,7 @@ def evaluate_semi(
     names: Annotated[
         Path | None,
         typer.Option(
-            "--list", help="A file that names the labelled images, one a line. Default: a draw."
+            "--list", help="A file that names the labeled images, one a line. Default: a draw."
         ),
     ] = None,
     epochs: ProtocolEpochs = None,

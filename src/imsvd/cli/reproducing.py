@@ -41,7 +41,7 @@ def reproduce(  # noqa: PLR0913 - its options are its interface
     data: Annotated[
         str | None,
         typer.Option(
-            help="Images to train on: labelled, with train/ and test/ (or val/), or a name."
+            help="Images to train on: labeled, with train/ and test/ (or val/), or a name."
         ),
     ] = None,
     out: Annotated[
@@ -149,7 +149,7 @@ def reproduce(  # noqa: PLR0913 - its options are its interface
             "--launcher, --dry-run and --collect are for the paper's own scale; add --scale full."
         )
     if data is None:
-        raise InputError("--data is missing: labelled images with train/ and test/, or cifar10.")
+        raise InputError("--data is missing: labeled images with train/ and test/, or cifar10.")
     _run(experiments, setup, out, parallel)
 
 

@@ -16,7 +16,7 @@ Data = Annotated[
 ]
 Splits = Annotated[
     str,
-    typer.Argument(help="A labelled folder with train/ and test/ (or val/), or a dataset's name."),
+    typer.Argument(help="A labeled folder with train/ and test/ (or val/), or a dataset's name."),
 ]
 Run = Annotated[Path, typer.Argument(help="The folder that `imsvd pretrain --out` wrote.")]
 Spec = Annotated[

@@ -144,7 +144,7 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _to_eight_bits(values: NDArray[np.generic]) -> NDArray[np.uint8]:
-    """Scale deep grey values (height, width) to 0-255.
+    """Scale deep gray values (height, width) to 0-255.
 
     Values within 0-65,535 are 16-bit data and floats within 0-1 are shares of white. Others have
     no agreed white point and are stretched between their least and greatest.

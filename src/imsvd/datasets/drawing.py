@@ -1,7 +1,7 @@
 """Pictures of textured shapes from analytic distance functions, a batch at a time.
 
 Coordinates span -1 to 1 over the picture, y downwards. A shape's own coordinates are turned,
-centred and divided by its radius, so that its outline and its texture lie within the unit circle.
+centered and divided by its radius, so that its outline and its texture lie within the unit circle.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imsvd.datasets.outlines import OUTLINES
-from imsvd.datasets.palette import BACKGROUND_COLOURS, BACKGROUNDS, COLOURS, SHAPES, TEXTURES
+from imsvd.datasets.palette import BACKGROUND_COLORS, BACKGROUNDS, COLORS, SHAPES, TEXTURES
 
 Field = NDArray[np.float32]
 
@@ -19,8 +19,8 @@ Field = NDArray[np.float32]
 _PIXELS_AT_ONCE = 65_536
 _SHADOW_SHIFT = (0.05, 0.08)
 _SHADOW_SOFTNESS = 0.16
-_COLOUR_TABLE = np.array(list(COLOURS.values()), dtype=np.float32) / 255
-_BACKGROUND_TABLE = np.array(list(BACKGROUND_COLOURS.values()), dtype=np.float32) / 255
+_COLOR_TABLE = np.array(list(COLORS.values()), dtype=np.float32) / 255
+_BACKGROUND_TABLE = np.array(list(BACKGROUND_COLORS.values()), dtype=np.float32) / 255
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Scenes:
 
     shape: NDArray[np.int64]
     texture: NDArray[np.int64]
-    colour: NDArray[np.int64]
+    color: NDArray[np.int64]
     background: NDArray[np.int64]
-    background_colour: NDArray[np.int64]
+    background_color: NDArray[np.int64]
     radius: NDArray[np.float64]
     x: NDArray[np.float64]
     y: NDArray[np.float64]
@@ -110,24 +110,24 @@ def smoothstep(start: float, stop: float, values: Field) -> Field:
 
 
 def paint_shape(scenes: Scenes, u: Field, v: Field, distance: Field, softness: Field) -> Field:
-    """Colour of the shape at every point, (n, 3, size, size), lit from the upper left."""
+    """Color of the shape at every point, (n, 3, size, size), lit from the upper left."""
     functions = [_TEXTURE_FUNCTIONS[name] for name in TEXTURES]
     share = by_kind(scenes.texture, functions, u, v, softness, per_picture(scenes.phase))
-    main, accent = (_COLOUR_TABLE[scenes.colour, part][..., None, None] for part in (0, 1))
+    main, accent = (_COLOR_TABLE[scenes.color, part][..., None, None] for part in (0, 1))
     light = 1 - 0.09 * (u + v) + 0.16 * per_picture(scenes.tint)
     light *= 1 - 0.28 * smoothstep(-0.16, 0.02, distance)  # a darker rim rounds the edge
     return np.asarray((main + share[:, None] * (accent - main)) * light[:, None])
 
 
 def paint_background(scenes: Scenes, x: Field, y: Field) -> Field:
-    """Colour of the background at every point, (n, 3, size, size)."""
+    """Color of the background at every point, (n, 3, size, size)."""
     functions = [_BACKGROUND_FUNCTIONS[name] for name in BACKGROUNDS]
     points = np.broadcast_arrays(x, y, per_picture(scenes.phase))[:2]
     pixel = np.full((len(scenes), 1, 1), x[0, 0, 1] - x[0, 0, 0], np.float32)
     variation = (per_picture(values) for values in (scenes.phase, scenes.slope, scenes.spread))
     light = by_kind(scenes.background, functions, *points, pixel, *variation)
-    colour = _BACKGROUND_TABLE[scenes.background_colour][..., None, None]
-    return np.asarray(colour * light[:, None], dtype=np.float32)
+    color = _BACKGROUND_TABLE[scenes.background_color][..., None, None]
+    return np.asarray(color * light[:, None], dtype=np.float32)
 
 
 def ramp(distance: Field, softness: Field) -> Field:
@@ -168,7 +168,7 @@ def _rings(u: Field, v: Field, softness: Field, phase: Field) -> Field:
 
 def _rays(u: Field, v: Field, softness: Field, phase: Field) -> Field:
     turns = np.arctan2(v, u) / np.float32(2 * np.pi) + phase
-    # The edges are as soft in pixels near the centre, where the rays meet, as far from it.
+    # The edges are as soft in pixels near the center, where the rays meet, as far from it.
     arc = softness / (np.float32(2 * np.pi) * np.sqrt(u * u + v * v) + np.float32(0.05))
     return _line_wave(np.asarray(turns, dtype=np.float32), 1 / 5, arc)
 

@@ -32,7 +32,7 @@ class ImageFolderSource(EncodedSource):
     """Every image below `root`, each folder sorted by name.
 
     The first-level sub-folders are the classes if there are at least two of them and every image
-    lies below one; otherwise the images are unlabelled. Hidden entries and `__MACOSX` are passed
+    lies below one; otherwise the images are unlabeled. Hidden entries and `__MACOSX` are passed
     over. `classes`, where given, fixes the numbering, so that a test folder that lacks a class
     still agrees with its training folder. The listing of a large folder is kept between runs.
     """

@@ -140,7 +140,7 @@ def decode_rows(jpeg: PlainJpeg, bottom: int, reduction: int = 1) -> Pixels:
     import simplejpeg  # noqa: PLC0415 - an optional package
 
     data, height = jpeg.data, jpeg.height
-    # Smooth upsampling of colour reads one more row of it, `sampling` rows of the picture.
+    # Smooth upsampling of color reads one more row of it, `sampling` rows of the picture.
     block = 8 * jpeg.sampling
     needed = -(-(bottom + 2 * jpeg.sampling) // block) * block
     shortened = jpeg.one_pass and jpeg.orientation == 1 and needed < height

@@ -58,7 +58,7 @@ def _boundary(mask: Mask) -> dict[Point, list[Point]]:
     """Every unit step along an edge, by where it starts, the inside to the right of the walker."""
     padded = np.pad(mask, 1)
     inside = padded[1:-1, 1:-1]
-    # For every side of a pixel: the neighbour across it, and the corners the step leads between.
+    # For every side of a pixel: the neighbor across it, and the corners the step leads between.
     sides = (
         (padded[:-2, 1:-1], (0, 0), (1, 0)),
         (padded[1:-1, 2:], (1, 0), (1, 1)),
@@ -66,8 +66,8 @@ def _boundary(mask: Mask) -> dict[Point, list[Point]]:
         (padded[1:-1, :-2], (0, 1), (0, 0)),
     )
     steps: dict[Point, list[Point]] = {}
-    for neighbour, (start_x, start_y), (stop_x, stop_y) in sides:
-        for y, x in np.argwhere(inside & ~neighbour).tolist():
+    for neighbor, (start_x, start_y), (stop_x, stop_y) in sides:
+        for y, x in np.argwhere(inside & ~neighbor).tolist():
             steps.setdefault((x + start_x, y + start_y), []).append((x + stop_x, y + stop_y))
     return steps
 

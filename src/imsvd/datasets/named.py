@@ -38,20 +38,20 @@ def open_cifar100(split: Split) -> ImageSource:
 
 
 def open_stl10(split: Split) -> ImageSource:
-    """STL-10, the labelled part: 5,000 + 8,000 images, 96 px, 10 classes."""
+    """STL-10, the labeled part: 5,000 + 8,000 images, 96 px, 10 classes."""
     return _open_stl10("stl10", split, split)
 
 
-def open_stl10_unlabelled(split: Split) -> ImageSource:
-    """STL-10: its 100,000 unlabelled images to train on, its labelled ones to test on."""
-    return _open_stl10("stl10-unlabelled", split, "unlabeled" if split == "train" else "test")
+def open_stl10_unlabeled(split: Split) -> ImageSource:
+    """STL-10: its 100,000 unlabeled images to train on, its labeled ones to test on."""
+    return _open_stl10("stl10-unlabeled", split, "unlabeled" if split == "train" else "test")
 
 
 NAMED: dict[str, Callable[[Split], ImageSource]] = {
     "cifar10": open_cifar10,
     "cifar100": open_cifar100,
     "stl10": open_stl10,
-    "stl10-unlabelled": open_stl10_unlabelled,
+    "stl10-unlabeled": open_stl10_unlabeled,
 }
 
 

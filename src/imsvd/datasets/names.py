@@ -67,5 +67,5 @@ def folder_order(name: str) -> list[str]:
 
 
 def printable(name: str) -> str:
-    """The name with undecodable bytes spelt out, safe to print and to write as UTF-8."""
+    """The name with undecodable bytes spelled out, safe to print and to write as UTF-8."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")

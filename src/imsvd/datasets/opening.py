@@ -32,7 +32,7 @@ _SHAPES = re.compile(r"shapes(?::(?P<count>\d+))?(?:@(?P<size>\d+))?")
 def open_source(data: str | Path, split: Split = "train") -> ImageSource:
     """Open a dataset by name, folder or file.
 
-    - "cifar10", "cifar100", "stl10", "stl10-unlabelled": downloaded once.
+    - "cifar10", "cifar100", "stl10", "stl10-unlabeled": downloaded once.
     - "shapes": drawn on demand; "shapes:5000" has 5,000 training images, "shapes@64" is 64 px.
     - a folder with train/ and test/ (or val/, valid/, validation/), as ImageNet has: `split`
       picks one. Of several test folders, the first with labels.
@@ -57,7 +57,7 @@ def open_source(data: str | Path, split: Split = "train") -> ImageSource:
     root = Path(data).expanduser()
     if not _exists(root) and is_pattern(str(data)):
         return _open_files(expand(str(data)), split)
-    # A bare word that is no path may be a misspelt name; Path("") would be the current folder.
+    # A bare word that is no path may be a misspelled name; Path("") would be the current folder.
     if isinstance(data, str) and (not data or ("/" not in data and not _exists(root))):
         raise InputError(_unknown(data))
     if _is_file(root):

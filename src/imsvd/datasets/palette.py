@@ -5,12 +5,12 @@ TEXTURES = ("solid", "stripes", "checks", "dots", "rings", "rays", "gradient")
 POSITIONS = tuple(
     f"{row} {column}"
     for row in ("top", "middle", "bottom")
-    for column in ("left", "centre", "right")
+    for column in ("left", "center", "right")
 )
 BACKGROUNDS = ("plain", "gradient", "horizon", "grid", "spots")
 
-# Main colour, and the accent that its textures are drawn with.
-COLOURS: dict[str, tuple[tuple[int, int, int], tuple[int, int, int]]] = {
+# Main color, and the accent that its textures are drawn with.
+COLORS: dict[str, tuple[tuple[int, int, int], tuple[int, int, int]]] = {
     "red": ((214, 48, 49), (255, 205, 190)),
     "orange": ((240, 132, 28), (255, 234, 190)),
     "yellow": ((247, 206, 45), (150, 96, 10)),
@@ -20,7 +20,7 @@ COLOURS: dict[str, tuple[tuple[int, int, int], tuple[int, int, int]]] = {
     "purple": ((132, 66, 190), (234, 210, 255)),
     "pink": ((238, 92, 160), (255, 226, 240)),
 }
-BACKGROUND_COLOURS: dict[str, tuple[int, int, int]] = {
+BACKGROUND_COLORS: dict[str, tuple[int, int, int]] = {
     "sand": (226, 208, 178),
     "sky": (178, 204, 226),
     "sage": (176, 196, 168),
@@ -35,7 +35,7 @@ SIZES: dict[str, tuple[float, float]] = {
     "medium": (0.52, 0.58),
     "large": (0.64, 0.70),
 }
-# Degrees clockwise; the gaps keep neighbouring values apart.
+# Degrees clockwise; the gaps keep neighboring values apart.
 ROTATIONS: dict[str, tuple[float, float]] = {
     "left": (-30.0, -16.0),
     "upright": (-7.0, 7.0),

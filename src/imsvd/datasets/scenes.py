@@ -25,7 +25,7 @@ from imsvd.datasets.drawing import (
     smoothstep,
 )
 from imsvd.datasets.outlines import OUTLINES
-from imsvd.datasets.palette import BACKGROUND_COLOURS, BACKGROUNDS, COLOURS, SHAPES, TEXTURES
+from imsvd.datasets.palette import BACKGROUND_COLORS, BACKGROUNDS, COLORS, SHAPES, TEXTURES
 
 Mask = NDArray[np.bool_]
 
@@ -41,7 +41,7 @@ _CROWD_MEMBERS = (6, 10)
 _CROWD_SHARE = 0.15
 _MAX_ANGLE = np.deg2rad(30)
 _MAX_OFFSET = 0.88
-# Centres keep this share of the sum of both radii between them where a few tries allow it.
+# Centers keep this share of the sum of both radii between them where a few tries allow it.
 _SPACING = 0.45
 _TRIES = 8
 # Relative to the radius, so that small things do not seem to float.
@@ -123,7 +123,7 @@ def draw_scene(split: str, index: int, size: int = 128, seed: int = 0) -> Scene:
         category = int(pieces.shape[members[0]])
         objects.append(_describe(category, whole, above, crowd=crowd and owner == 0))
         above |= whole
-    kept = (item for item in reversed(objects) if _is_recognisable(item))
+    kept = (item for item in reversed(objects) if _is_recognizable(item))
     return Scene(picture, tuple(kept))
 
 
@@ -140,7 +140,7 @@ def _describe(category: int, whole: Mask, above: Mask, *, crowd: bool) -> SceneO
     )
 
 
-def _is_recognisable(item: SceneObject) -> bool:
+def _is_recognizable(item: SceneObject) -> bool:
     enough = int(item.mask.sum()) >= _MIN_VISIBLE_PIXELS
     return enough and item.visible_share >= _MIN_VISIBLE_SHARE
 
@@ -202,7 +202,7 @@ def _sample_members(random: _Random, group: _Place) -> list[_Place]:
 def _sample_background(random: _Random) -> dict[str, Any]:
     return {
         "background": random.below(len(BACKGROUNDS)),
-        "background_colour": random.below(len(BACKGROUND_COLOURS)),
+        "background_color": random.below(len(BACKGROUND_COLORS)),
         "slope": random.share(),
         "spread": random.share(),
     }
@@ -211,7 +211,7 @@ def _sample_background(random: _Random) -> dict[str, Any]:
 def _sample_look(random: _Random) -> dict[str, Any]:
     return {
         "texture": random.below(len(TEXTURES)),
-        "colour": random.below(len(COLOURS)),
+        "color": random.below(len(COLORS)),
         "angle": random.between(-_MAX_ANGLE, _MAX_ANGLE),
         "phase": random.share(),
         "tint": random.share() - 0.5,

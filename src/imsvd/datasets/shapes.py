@@ -1,7 +1,7 @@
 """The built-in dataset: shapes drawn on demand, with every factor of every picture known.
 
-A picture follows from (seed, split, index) alone. Shape, texture, colour, size, position,
-rotation, background and background colour are drawn independently of one another, so each can be
+A picture follows from (seed, split, index) alone. Shape, texture, color, size, position,
+rotation, background and background color are drawn independently of one another, so each can be
 asked for on its own. Rotation stays within ±30°, short of the symmetry of any shape; on a plain
 circle or ring it cannot be seen, and nothing could be.
 """
@@ -16,9 +16,9 @@ from torch import Tensor
 
 from imsvd.datasets.drawing import Scenes, draw
 from imsvd.datasets.palette import (
-    BACKGROUND_COLOURS,
+    BACKGROUND_COLORS,
     BACKGROUNDS,
-    COLOURS,
+    COLORS,
     POSITIONS,
     ROTATIONS,
     SHAPES,
@@ -34,12 +34,12 @@ _COUNTS = {"train": 6000, "test": 2000}
 _FACTORS: dict[str, tuple[str, ...]] = {
     "shape": SHAPES,
     "texture": TEXTURES,
-    "colour": tuple(COLOURS),
+    "color": tuple(COLORS),
     "size": tuple(SIZES),
     "position": POSITIONS,
     "rotation": tuple(ROTATIONS),
     "background": BACKGROUNDS,
-    "background_colour": tuple(BACKGROUND_COLOURS),
+    "background_color": tuple(BACKGROUND_COLORS),
 }
 # Streams for what varies within a factor's value.
 _VARIATIONS = ("radius", "x", "y", "angle", "phase", "tint", "slope", "spread")
@@ -149,9 +149,9 @@ def _sample_scenes(keys: NDArray[np.uint64]) -> Scenes:
     return Scenes(
         shape=factors["shape"],
         texture=factors["texture"],
-        colour=factors["colour"],
+        color=factors["color"],
         background=factors["background"],
-        background_colour=factors["background_colour"],
+        background_color=factors["background_color"],
         radius=within(list(SIZES.values()), "size", "radius"),
         x=0.28 * (column - 1) + 0.1 * (_uniform(keys, "x") - 0.5),
         y=0.28 * (row - 1) + 0.1 * (_uniform(keys, "y") - 0.5),

@@ -27,8 +27,8 @@ class ImageSource(ABC):
     """A finite, indexable collection of images, cheap to send to worker processes.
 
     Attributes:
-        labels: class of every image, (n,) int64; None when unlabelled.
-        classes: name of every class, by label; empty when unlabelled.
+        labels: class of every image, (n,) int64; None when unlabeled.
+        classes: name of every class, by label; empty when unlabeled.
         attributes: further known factors, each (n,) int64; empty unless known.
         attribute_values: for every attribute the names of its values.
     """

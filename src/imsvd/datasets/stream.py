@@ -22,7 +22,7 @@ _REMOTE = re.compile(r"(s3|gs|r2|azure)://.+")
 
 
 class StreamSource(EncodedSource):
-    """Every sample of a folder or remote prefix of litdata's shards, unlabelled.
+    """Every sample of a folder or remote prefix of litdata's shards, unlabeled.
 
     A sample is the bytes of an image file, or a dictionary, tuple or list with such bytes in it.
     """

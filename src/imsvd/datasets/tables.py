@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from imsvd.datasets.encoded import MAX_FILE_BYTES, TOO_LARGE, EncodedSource, read_file
-from imsvd.datasets.labels import Labelling, label_by_value
+from imsvd.datasets.labels import Labeling, label_by_value
 from imsvd.datasets.names import printable
 from imsvd.datasets.source import UnreadableImage, hash_listing
 from imsvd.errors import InputError
@@ -196,9 +196,9 @@ def _is_structure(kind: Any) -> bool:
 
 def _label(
     files: Sequence[TableFile], columns: _Columns, classes: Sequence[str] | None
-) -> Labelling:
+) -> Labeling:
     if columns.label is None:
-        return Labelling()
+        return Labeling()
     values: list[Any] = []
     for file in files:
         try:
@@ -211,5 +211,5 @@ def _label(
                 f"the column {columns.label} of {file.path} is damaged; copy or download it again"
             ) from error
     if not all(value is None or type(value) in (int, str) for value in values):
-        return Labelling()  # several labels per image, or measurements: no classes
+        return Labeling()  # several labels per image, or measurements: no classes
     return label_by_value(files[0].path, values, columns.class_names, classes)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from imsvd.datasets.encoded import MAX_FILE_BYTES, TOO_LARGE, EncodedSource
 from imsvd.datasets.index_cache import MIN_ENTRIES, as_bytes, load_listing, save_listing
-from imsvd.datasets.labels import Labelling, label_by_folder, label_by_value
+from imsvd.datasets.labels import Labeling, label_by_folder, label_by_value
 from imsvd.datasets.named import Split
 from imsvd.datasets.names import EXTENSIONS, NoImagesError, PackedNames, printable
 from imsvd.datasets.random_access import RandomAccessFiles
@@ -141,7 +141,7 @@ def _label(
     names: Sequence[str],
     values: Sequence[str | None],
     classes: Sequence[str] | None,
-) -> Labelling:
+) -> Labeling:
     if all(value is None for value in values):
         return label_by_folder(where, names, classes)
     missing = next((name for name, value in zip(names, values, strict=True) if value is None), None)

@@ -79,7 +79,7 @@ class SharedHeads(RoIHeads):  # type: ignore[misc]
         )
         self.conv5 = conv5
         self.align = align
-        initialise_predictors(self.box_predictor, self.mask_predictor)
+        initialize_predictors(self.box_predictor, self.mask_predictor)
 
     def forward(
         self,
@@ -167,7 +167,7 @@ def region_losses(
     return F.cross_entropy(logits, labels), (own - wanted[objects]).abs().sum() / len(labels)
 
 
-def initialise_predictors(box: nn.Module, mask: nn.Module) -> None:
+def initialize_predictors(box: nn.Module, mask: nn.Module) -> None:
     """Small random weights and zero biases for what no encoder has been trained for."""
     for name, std in (("cls_score", 0.01), ("bbox_pred", 0.001)):
         nn.init.normal_(box.get_parameter(f"{name}.weight"), std=std)

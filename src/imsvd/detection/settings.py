@@ -18,7 +18,7 @@ class DetectionSettings(Settings):
     """Everything that defines the training of a detector; the defaults are the 1× schedule.
 
     They are those of Detectron2's Mask R-CNN C4 as changed by MoCo (arXiv:1911.05722, appendix)
-    for pretrained encoders: nothing frozen, synchronised BatchNorm, one more norm after conv5.
+    for pretrained encoders: nothing frozen, synchronized BatchNorm, one more norm after conv5.
     """
 
     seed: int = Field(0, ge=0)

@@ -66,7 +66,7 @@ class DetectorTrainer:
             )
         self.settings, self.folder, self.fabric, self.stream = settings, folder, fabric, stream
         self.step = 0
-        self.model = _synchronise(model, fabric)
+        self.model = _synchronize(model, fabric)
         self.wrapped, self.optimizer = fabric.setup(self.model, build_optimizer(model, settings))
         self.losses: dict[str, Tensor] = {}
         self.steps_summed = 0
@@ -221,7 +221,7 @@ def build_optimizer(model: nn.Module, settings: DetectionSettings) -> torch.opti
     return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum)
 
 
-def _synchronise(model: MaskRCNN, fabric: Fabric) -> MaskRCNN:
+def _synchronize(model: MaskRCNN, fabric: Fabric) -> MaskRCNN:
     """Share BatchNorm's statistics between GPUs."""
     if fabric.world_size > 1 and fabric.device.type == "cuda":
         synchronized = synchronize_norms(model)

@@ -1,6 +1,6 @@
 """Evaluation of frozen features: extracted once, judged by plain functions."""
 
-from imsvd.evaluation.best_neighbours import Neighbours
+from imsvd.evaluation.best_neighbors import Neighbors
 from imsvd.evaluation.features import Features, extract_features
 from imsvd.evaluation.knn import (
     KNNSettings,
@@ -8,18 +8,18 @@ from imsvd.evaluation.knn import (
     knn_attributes,
     knn_of_shares,
     knn_predict,
-    usable_neighbours,
+    usable_neighbors,
 )
-from imsvd.evaluation.labelled import chance
+from imsvd.evaluation.labeled import chance
 from imsvd.evaluation.linear_probe import LinearProbeSettings, linear_probe
-from imsvd.evaluation.neighbours import nearest_neighbours
+from imsvd.evaluation.neighbors import nearest_neighbors
 from imsvd.evaluation.results import append_result, read_results
 
 __all__ = [
     "Features",
     "KNNSettings",
     "LinearProbeSettings",
-    "Neighbours",
+    "Neighbors",
     "append_result",
     "chance",
     "extract_features",
@@ -28,7 +28,7 @@ __all__ = [
     "knn_of_shares",
     "knn_predict",
     "linear_probe",
-    "nearest_neighbours",
+    "nearest_neighbors",
     "read_results",
-    "usable_neighbours",
+    "usable_neighbors",
 ]

@@ -1,4 +1,4 @@
-"""What the protocols that train a classifier have in common: settings, labelled data, top-k hits.
+"""What the protocols that train a classifier have in common: settings, labeled data, top-k hits.
 
 Linear evaluation, fine-tuning, semi-supervised learning and Places205 differ in these settings and
 in which images carry labels, and in nothing else. `imsvd.training.supervised` is their one loop.
@@ -121,7 +121,7 @@ def adapted(
     return settings
 
 
-class LabelledSplits(NamedTuple):
+class LabeledSplits(NamedTuple):
     """Images to train and to test on, every class among the former."""
 
     train: ImageSource
@@ -141,7 +141,7 @@ class LabelledSplits(NamedTuple):
         return self.test.labels
 
 
-def open_labelled(data: str | Path) -> LabelledSplits:
+def open_labeled(data: str | Path) -> LabeledSplits:
     """Open both splits of `data` and check their labels."""
     train, test = (_require_labels(data, split) for split in ("train", "test"))
     return checked_splits(data, train, test)
@@ -156,11 +156,11 @@ def _require_labels(data: str | Path, split: str) -> ImageSource:
     return source
 
 
-def checked_splits(where: object, train: ImageSource, test: ImageSource) -> LabelledSplits:
-    """Join two labelled sources; `where` names them when a class or a label is not usable."""
+def checked_splits(where: object, train: ImageSource, test: ImageSource) -> LabeledSplits:
+    """Join two labeled sources; `where` names them when a class or a label is not usable."""
     assert train.labels is not None
     names = train.classes or tuple(map(str, range(int(train.labels.max()) + 1)))
-    splits = LabelledSplits(train, test, names)
+    splits = LabeledSplits(train, test, names)
     if len(names) < 2:
         raise InputError(f"{where} has a single class, {names[0]!r}; a classifier needs two.")
     for split, labels in (("training", splits.train_labels), ("test", splits.test_labels)):

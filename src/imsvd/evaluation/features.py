@@ -25,7 +25,7 @@ class Features(NamedTuple):
 
     Attributes:
         features: (n, width) float32, on the CPU.
-        labels: (n,) int64 classes; None when unlabelled.
+        labels: (n,) int64 classes; None when unlabeled.
         attributes: further known factors, (n,) int64 each.
         skipped: images that could not be read; they have no row in any of the tensors.
     """
@@ -63,11 +63,11 @@ def extract_features(  # noqa: PLR0913 - one call that says all there is to say,
     of another image. They are listed in `Features.skipped`.
 
     Args:
-        encode: an encoder, or a method of one, that maps normalised images
+        encode: an encoder, or a method of one, that maps normalized images
             (batch, 3, size, size) to (batch, width). An `nn.Module` is put into evaluation mode and
             back into the mode it was in.
         source: the images.
-        size: side of the images given to the encoder, see `centre_crop`.
+        size: side of the images given to the encoder, see `center_crop`.
         mean: per channel, subtracted from values in [0, 1].
         std: per channel, divides what remains.
         device: where `encode` runs.
@@ -81,7 +81,7 @@ def extract_features(  # noqa: PLR0913 - one call that says all there is to say,
     encoded: Tensor | None = None
     kept: list[int] = []
     skipped: list[BadImage] = []
-    prepare = _Normaliser(mean, std, device)
+    prepare = _Normalizer(mean, std, device)
     with torch.no_grad(), _evaluation_mode(encode):
         for batch in _batches(source, images, size, batch_size, workers):
             skipped += batch.bad
@@ -98,10 +98,10 @@ def extract_features(  # noqa: PLR0913 - one call that says all there is to say,
     return _assemble(encoded[: len(kept)], source, kept, skipped)
 
 
-def centre_crop(image: Tensor, size: int) -> Tensor:
+def center_crop(image: Tensor, size: int) -> Tensor:
     """The standard evaluation crop of an image (3, height, width) uint8, (3, size, size).
 
-    The shorter side is resized to 256/224 of `size` (antialiased, bilinear) and the centre cut out.
+    The shorter side is resized to 256/224 of `size` (antialiased, bilinear) and the center cut out.
     An image that already is `size` by `size`, as CIFAR's are, is returned as it is.
     """
     if image.shape[-2:] == (size, size):
@@ -124,8 +124,8 @@ def _cut_strip(image: Tensor) -> Tensor:
     return middle
 
 
-class _Normaliser:
-    """Moves uint8 images to a device as normalised floats, in the layout convolutions prefer."""
+class _Normalizer:
+    """Moves uint8 images to a device as normalized floats, in the layout convolutions prefer."""
 
     def __init__(
         self, mean: Sequence[float], std: Sequence[float], device: torch.device | str
@@ -135,7 +135,7 @@ class _Normaliser:
         self._std = torch.tensor(std, dtype=torch.float32, device=device).view(-1, 1, 1)
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Normalise (batch, 3, size, size) uint8 images."""
+        """Normalize (batch, 3, size, size) uint8 images."""
         scaled = images.to(self._device).float().div_(255).sub_(self._mean).div_(self._std)
         return scaled.contiguous(memory_format=torch.channels_last)
 
@@ -216,10 +216,10 @@ def _only(batches: list[_Batch]) -> _Batch:
 
 
 def _stack_crops(images: Tensor | list[Tensor], size: int) -> Tensor:
-    """Centre crops of all `images`, (batch, 3, size, size) uint8."""
+    """Center crops of all `images`, (batch, 3, size, size) uint8."""
     if isinstance(images, Tensor) and images.shape[-2:] == (size, size):
         return images
-    crops = [centre_crop(image, size) for image in images]
+    crops = [center_crop(image, size) for image in images]
     return torch.stack(crops) if crops else torch.empty(0, 3, size, size, dtype=torch.uint8)
 
 

@@ -1,9 +1,9 @@
-"""k-nearest-neighbour classification of frozen features, as in Wu et al. (2018) and the paper.
+"""k-nearest-neighbor classification of frozen features, as in Wu et al. (2018) and the paper.
 
-https://arxiv.org/abs/1805.01978. Features are L2-normalised; each of the k most similar training
+https://arxiv.org/abs/1805.01978. Features are L2-normalized; each of the k most similar training
 images (cosine s) votes for its class with weight exp(s / temperature).
 
-With Euclidean distances features keep their lengths, and a neighbour at distance d votes with weight
+With Euclidean distances features keep their lengths, and a neighbor at distance d votes with weight
 exp(-d² / (2 · temperature)), where d is measured in units of the root mean square length of the
 training features. For features of length 1, d² / 2 = 1 - s: both votes are the same.
 """
@@ -17,10 +17,10 @@ from torch import Tensor
 
 from imsvd.distributed import all_gather_rows, gather_lists, together, world_size
 from imsvd.errors import InputError
-from imsvd.evaluation.best_neighbours import Neighbours
+from imsvd.evaluation.best_neighbors import Neighbors
 from imsvd.evaluation.features import Features
-from imsvd.evaluation.labelled import check_features, check_labels, check_widths
-from imsvd.evaluation.neighbours import Distance, nearest_in_shares, nearest_neighbours
+from imsvd.evaluation.labeled import check_features, check_labels, check_widths
+from imsvd.evaluation.neighbors import Distance, nearest_in_shares, nearest_neighbors
 from imsvd.settings import Settings
 
 
@@ -28,14 +28,14 @@ class KNNSettings(Settings):
     """Settings of the kNN classifier.
 
     Attributes:
-        neighbours: the values of k, all answered by one search.
-        temperature: how fast a neighbour's vote falls with its distance.
-        distance: cosine, of normalised features, or euclidean, of features as they are.
+        neighbors: the values of k, all answered by one search.
+        temperature: how fast a neighbor's vote falls with its distance.
+        distance: cosine, of normalized features, or euclidean, of features as they are.
         query_chunk: test images compared at a time; bounds memory, not the result.
         bank_chunk: training images prepared at a time; bounds memory, not the result.
     """
 
-    neighbours: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = (20, 200)
+    neighbors: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = (20, 200)
     temperature: float = Field(default=0.07, gt=0)
     distance: Distance = "cosine"
     query_chunk: int = Field(default=1024, ge=1)
@@ -79,7 +79,7 @@ def knn_attributes(
 ) -> dict[str, float]:
     """Top-1 accuracy in percent per k and attribute, such as {"knn_20/shape": 93.1}.
 
-    The neighbours are found once; each attribute that both sides know is then voted on.
+    The neighbors are found once; each attribute that both sides know is then voted on.
     """
     names = [name for name in train.attributes if name in test.attributes]
     for name in names:
@@ -105,7 +105,7 @@ def knn_of_shares(
     """Accuracies of `knn` and `knn_attributes` together, of images spread over the ranks.
 
     Every rank holds its share of both splits, in the order of the ranks, and must call this; each
-    gets the same accuracies, which are those of one process that holds everything. The neighbours
+    gets the same accuracies, which are those of one process that holds everything. The neighbors
     are found once. Values of k beyond the number of training images are left out.
 
     Args:
@@ -118,7 +118,7 @@ def knn_of_shares(
     _refuse_together(train, test)
     answers, truth = (_gathered_targets(part, device) for part in (train, test))
     num_train = len(next(iter(answers.values())))
-    settings = usable_neighbours(settings, num_train)
+    settings = usable_neighbors(settings, num_train)
     queries = all_gather_rows(test.features.to(device))
     lengths = _lengths(train.features, settings)
     if world_size() > 1:  # one process keeps float64 off its device: not every one has it
@@ -126,7 +126,7 @@ def knn_of_shares(
     found = nearest_in_shares(
         train.features,
         queries,
-        max(settings.neighbours),
+        max(settings.neighbors),
         distance=settings.distance,
         unit=_root_mean_square(lengths),
         query_chunk=settings.query_chunk,
@@ -178,27 +178,27 @@ def _root_mean_square(lengths: Tensor) -> float:
     return float(lengths.cpu().square().mean().sqrt()) or 1.0 if len(lengths) else 1.0
 
 
-def usable_neighbours(settings: KNNSettings, num_train: int) -> KNNSettings:
+def usable_neighbors(settings: KNNSettings, num_train: int) -> KNNSettings:
     """`settings` without the values of k that a bank of `num_train` images cannot answer.
 
     If none fits, k = `num_train` remains.
     """
-    fitting = tuple(k for k in settings.neighbours if k <= num_train)
-    return settings.model_copy(update={"neighbours": fitting or (num_train,)})
+    fitting = tuple(k for k in settings.neighbors if k <= num_train)
+    return settings.model_copy(update={"neighbors": fitting or (num_train,)})
 
 
-def _search(train: Tensor, test: Tensor, settings: KNNSettings) -> Neighbours:
-    """The neighbours in `train` (n, width) of `test` (m, width), as many as the largest k needs."""
+def _search(train: Tensor, test: Tensor, settings: KNNSettings) -> Neighbors:
+    """The neighbors in `train` (n, width) of `test` (m, width), as many as the largest k needs."""
     check_features("training", train)
     check_features("test", test)
     check_widths(train, test)
-    largest = max(settings.neighbours)
+    largest = max(settings.neighbors)
     if largest > len(train):
         raise InputError(
-            f"k = {largest} neighbours were asked for, but there are only {len(train)} training "
+            f"k = {largest} neighbors were asked for, but there are only {len(train)} training "
             f"images; choose k of at most {len(train)}."
         )
-    return nearest_neighbours(
+    return nearest_neighbors(
         train,
         test,
         largest,
@@ -209,19 +209,19 @@ def _search(train: Tensor, test: Tensor, settings: KNNSettings) -> Neighbours:
     )
 
 
-def _vote(found: Neighbours, train_labels: Tensor, settings: KNNSettings) -> dict[int, Tensor]:
+def _vote(found: Neighbors, train_labels: Tensor, settings: KNNSettings) -> dict[int, Tensor]:
     """The class (m,) with the most weight among the k nearest, for every k; the lower wins a tie.
 
     Votes are counted on the CPU in float64: summing in parallel on a GPU follows no fixed order.
     """
     classes, labels = torch.unique(train_labels.cpu(), return_inverse=True)
     similarities = found.similarities.cpu().double()
-    # Relative to the nearest neighbour, which leaves the vote unchanged, no weight can overflow.
+    # Relative to the nearest neighbor, which leaves the vote unchanged, no weight can overflow.
     weights = ((similarities - similarities[:, :1]) / settings.temperature).exp()
     votes = labels[found.indices.cpu()]
     return {
         k: classes[torch.cat([*_winners(weights[:, :k], votes[:, :k], len(classes), settings)])]
-        for k in settings.neighbours
+        for k in settings.neighbors
     }
 
 

@@ -1,7 +1,7 @@
 """A quick linear probe: logistic regression on cached features.
 
 This is not the paper's linear protocol, which trains a linear layer by SGD for 100 epochs on
-augmented images (`imsvd evaluate linear`). Here every image is encoded once, from its centre crop,
+augmented images (`imsvd evaluate linear`). Here every image is encoded once, from its center crop,
 and the convex problem is solved to convergence in seconds. The two rank encoders alike, but the
 numbers are not interchangeable, which is why results carry the name `linear_probe`.
 """
@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from imsvd.errors import InputError
-from imsvd.evaluation.labelled import check_features, check_labels, check_widths
+from imsvd.evaluation.labeled import check_features, check_labels, check_widths
 from imsvd.settings import Settings
 
 
@@ -24,7 +24,7 @@ class LinearProbeSettings(Settings):
 
     Attributes:
         l2: weight of ½‖W‖² beside the mean cross-entropy; biases are free. scikit-learn's
-            `LogisticRegression` minimises the same with C = 1 / (l2 · n), or 2 / (l2 · n) for two
+            `LogisticRegression` minimizes the same with C = 1 / (l2 · n), or 2 / (l2 · n) for two
             classes.
         max_iterations: L-BFGS steps before giving up, with a warning.
         tolerance: largest entry of the gradient at which the solution counts as found.
@@ -39,7 +39,7 @@ _DEFAULTS = LinearProbeSettings()
 
 
 class _Classifier(NamedTuple):
-    """Weights (classes, width) and biases (classes,) for standardised features."""
+    """Weights (classes, width) and biases (classes,) for standardized features."""
 
     weight: Tensor
     bias: Tensor
@@ -59,7 +59,7 @@ def linear_probe(
         train_labels: (n,) their classes.
         test: (m, width) features to classify.
         test_labels: (m,) their classes; one that was never trained counts as missed.
-        settings: regularisation and stopping rule.
+        settings: regularization and stopping rule.
     """
     check_features("training", train)
     check_features("test", test)
@@ -69,7 +69,7 @@ def linear_probe(
     classes, targets = torch.unique(train_labels.to(train.device), return_inverse=True)
     if len(classes) < 2:
         raise InputError("A linear probe needs training images of at least two classes.")
-    train, test = _standardised(train, test.to(train.device))
+    train, test = _standardized(train, test.to(train.device))
     classifier = _fit(train, targets, len(classes), settings)
     with torch.no_grad():
         ranked = F.linear(test, *classifier).topk(min(5, len(classes)), dim=1).indices
@@ -80,7 +80,7 @@ def linear_probe(
     return metrics
 
 
-def _standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
+def _standardized(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
     """Both (·, width) in float32, shifted and scaled to mean 0 and deviation 1 over `train`."""
     train, test = train.detach().float(), test.detach().float()
     deviation, mean = torch.std_mean(train, dim=0, correction=0)
@@ -93,10 +93,10 @@ def _standardised(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
 def _fit(
     features: Tensor, targets: Tensor, num_classes: int, settings: LinearProbeSettings
 ) -> _Classifier:
-    """Minimise mean cross-entropy + l2/2 ‖W‖² over (n, width) features by full-batch L-BFGS."""
+    """Minimize mean cross-entropy + l2/2 ‖W‖² over (n, width) features by full-batch L-BFGS."""
     weight = features.new_zeros(num_classes, features.shape[1], requires_grad=True)
     bias = features.new_zeros(num_classes, requires_grad=True)
-    optimiser = torch.optim.LBFGS(
+    optimizer = torch.optim.LBFGS(
         [weight, bias],
         max_iter=settings.max_iterations,
         # Every line search may need several evaluations; the step count is the limit that counts.
@@ -109,7 +109,7 @@ def _fit(
     )
 
     def objective() -> Tensor:
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         # Near the optimum the line search compares losses that float32 cannot tell apart.
         value = F.cross_entropy(F.linear(features, weight, bias).double(), targets)
         value = value + settings.l2 / 2 * weight.double().square().sum()
@@ -117,7 +117,7 @@ def _fit(
         return value
 
     with torch.enable_grad():
-        optimiser.step(objective)  # type: ignore[no-untyped-call]
+        optimizer.step(objective)  # type: ignore[no-untyped-call]
         objective()
     _warn_unless_converged((weight.grad, bias.grad), settings)
     return _Classifier(weight.detach(), bias.detach())

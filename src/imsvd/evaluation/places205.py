@@ -9,14 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from imsvd.datasets.places205 import open_places205
-from imsvd.evaluation.classification import ClassificationSettings, LabelledSplits, checked_splits
+from imsvd.evaluation.classification import ClassificationSettings, LabeledSplits, checked_splits
 
 PLACES205_SETTINGS = ClassificationSettings(
     epochs=14, head_lr=0.01, milestones=(5, 10), weight_decay=5e-4
 )
 
 
-def places205_splits(root: str | Path) -> LabelledSplits:
+def places205_splits(root: str | Path) -> LabeledSplits:
     """Open the folder of Places205 and check it completely, but for the content of its images."""
     train, test = open_places205(root)
     return checked_splits(root, train, test)

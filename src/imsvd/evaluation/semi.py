@@ -18,14 +18,14 @@ import numpy as np
 
 from imsvd.datasets import ImageSource, Subset
 from imsvd.errors import InputError
-from imsvd.evaluation.classification import ClassificationSettings, LabelledSplits, checked_splits
+from imsvd.evaluation.classification import ClassificationSettings, LabeledSplits, checked_splits
 from imsvd.evaluation.finetune import FINETUNE_SETTINGS
 from imsvd.views import keyed_uniforms
 
 FEW = 0.03
 """Up to this share the settings for 1 % serve, above it those for 10 %."""
 
-# The "view" number whose random stream draws the labelled images; no real view has it.
+# The "view" number whose random stream draws the labeled images; no real view has it.
 _DRAW_STREAM = 2**16 - 2
 
 
@@ -42,8 +42,8 @@ def semi_settings(fraction: float) -> ClassificationSettings:
 
 
 def semi_splits(
-    splits: LabelledSplits, fraction: float, *, names: Path | None = None, seed: int = 0
-) -> LabelledSplits:
+    splits: LabeledSplits, fraction: float, *, names: Path | None = None, seed: int = 0
+) -> LabeledSplits:
     """The same test images, and of the training images those that keep their labels.
 
     Args:
@@ -58,7 +58,7 @@ def semi_splits(
     return checked_splits("the draw", part, splits.test)
 
 
-def stratified_draw(splits: LabelledSplits, fraction: float, seed: int) -> list[int]:
+def stratified_draw(splits: LabeledSplits, fraction: float, seed: int) -> list[int]:
     """Positions of `fraction` of every class, rounded, but at least one image of each.
 
     A draw depends on the seed and on the order of the images alone, and a smaller one is part of

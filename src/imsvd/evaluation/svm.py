@@ -1,7 +1,7 @@
 """A linear support vector machine per class on frozen features, its cost cross-validated.
 
 The protocol of Goyal et al. (2019) and of the paper: https://arxiv.org/abs/1905.01235. Features
-are L2-normalised; squared hinge loss; positives weigh twice; the cost C is the one with the best
+are L2-normalized; squared hinge loss; positives weigh twice; the cost C is the one with the best
 average precision in 3-fold cross-validation on the training images.
 """
 
@@ -79,7 +79,7 @@ def require_scikit_learn() -> None:
         ) from None
 
 
-def normalise(features: Values) -> NDArray[np.float32]:
+def normalize(features: Values) -> NDArray[np.float32]:
     """Rows of `features` (n, width) with length 1; a zero row stays zero."""
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     return (features / np.where(lengths > 0, lengths, 1)).astype(np.float32)
@@ -102,7 +102,7 @@ def classify(
         settings: the protocol.
         advance: called after each of the `num_steps` steps.
     """
-    train, test = normalise(train), normalise(test)
+    train, test = normalize(train), normalize(test)
     classes = range(train_targets.shape[1])
     searches = [(number, cost) for number in classes for cost in settings.costs]
     validated = _in_parallel(

@@ -20,7 +20,7 @@ from imsvd.evaluation.average_precision import (
     eleven_point_average_precision,
 )
 from imsvd.evaluation.features import extract_features
-from imsvd.evaluation.labelled import check_features, check_widths
+from imsvd.evaluation.labeled import check_features, check_widths
 from imsvd.evaluation.svm import (
     ClassScores,
     SVMSettings,
@@ -33,7 +33,7 @@ from imsvd.progress import progress_bar
 _DEFAULTS = SVMSettings()
 
 
-class LabelledFeatures(NamedTuple):
+class LabeledFeatures(NamedTuple):
     """Features (n, width) and the targets (n, classes) of the same images: 1, -1, or 0 difficult."""
 
     features: Tensor
@@ -70,8 +70,8 @@ def run_voc07(
 
 
 def voc07(
-    train: LabelledFeatures,
-    test: LabelledFeatures,
+    train: LabeledFeatures,
+    test: LabeledFeatures,
     class_names: tuple[str, ...],
     settings: SVMSettings = _DEFAULTS,
     advance: Callable[[], None] = lambda: None,
@@ -120,7 +120,7 @@ def check_classes(split: str, targets: Tensor, class_names: tuple[str, ...], lea
                 )
 
 
-def _encode(encoder: Encoder, source: VOCSource, console: Console) -> tuple[LabelledFeatures, int]:
+def _encode(encoder: Encoder, source: VOCSource, console: Console) -> tuple[LabeledFeatures, int]:
     """Features and targets of the readable images, and the number of the others."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     description = encoder.description
@@ -142,7 +142,7 @@ def _encode(encoder: Encoder, source: VOCSource, console: Console) -> tuple[Labe
         console.print(
             f"[yellow]{len(found.skipped)} unreadable images of {source.split} were left out.[/yellow]"
         )
-    return LabelledFeatures(found.features, source.targets[readable]), len(found.skipped)
+    return LabeledFeatures(found.features, source.targets[readable]), len(found.skipped)
 
 
 def _details(

@@ -32,7 +32,7 @@ def grad_cam(
 
     Args:
         encoder: in evaluation mode, so that images do not influence one another.
-        images: (batch, 3, height, width), normalised.
+        images: (batch, 3, height, width), normalized.
         places: (batch,) the unit of each image, counted over all variables.
         target: what is differentiated. A number added to all logits of a variable changes its logits
             and nothing else; the log-probability does not see it. Of that, the log-odds are

@@ -26,7 +26,7 @@ from imsvd.evaluation import extract_features
 from imsvd.explanations.partial_pass import PartialPass
 from imsvd.explanations.subject import Progress, Subject, evenly_spaced
 from imsvd.explanations.top_images import TopImages
-from imsvd.information import codes, max_probabilities, soft_discretise
+from imsvd.information import codes, max_probabilities, soft_discretize
 
 FILE_NAME = "encodings.safetensors"
 PARTIAL_NAME = "encodings.partial.npz"
@@ -93,7 +93,7 @@ def read_encodings(path: Path, key: str) -> Encodings | None:
 
 
 class _Columns(nn.Module):
-    """Probabilities and features of normalised images, side by side."""
+    """Probabilities and features of normalized images, side by side."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class _Columns(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         features = self.encoder.backbone(images)
-        q = soft_discretise(self.encoder.projector(features), self.encoder.description.units)
+        q = soft_discretize(self.encoder.projector(features), self.encoder.description.units)
         return torch.cat([q, features], 1)
 
 

@@ -15,10 +15,10 @@ from imsvd.encoder import Encoder
 from imsvd.explanations.meaning import (
     RECOVERED,
     Codes,
-    normalised_information,
+    normalized_information,
     shuffled_baseline,
 )
-from imsvd.information import codes, soft_discretise
+from imsvd.information import codes, soft_discretize
 
 BINS = 8
 
@@ -40,7 +40,7 @@ def explainability(
         if len(np.unique(values.numpy()[known])) < 2:
             continue
         shown = variables[known], values.numpy()[known]
-        best.append(float(normalised_information(*shown).max()))
+        best.append(float(normalized_information(*shown).max()))
         recovered += best[-1] - shuffled_baseline(*shown) >= RECOVERED
     if not best:
         return {}
@@ -54,7 +54,7 @@ def variable_codes(encoder: Encoder, features: Tensor) -> Codes:
     if not units:
         return feature_bins(features)
     device = encoder.mean.device
-    q = soft_discretise(encoder.projector(features.to(device)), units)
+    q = soft_discretize(encoder.projector(features.to(device)), units)
     found: Codes = codes(q, units).cpu().numpy()
     return found
 

@@ -60,17 +60,17 @@ def measure_falls(
     highlighted, moved, places = [], [], []
     for start in range(0, len(images), _BATCH):
         rows = slice(start, start + _BATCH)
-        normalised = encoder.normalise(images[rows].to(encoder.mean.device))
-        asked = taken_units(encoder, normalised, variables[rows].to(normalised.device))
-        maps = grad_cam(encoder, normalised, asked, target)
+        normalized = encoder.normalize(images[rows].to(encoder.mean.device))
+        asked = taken_units(encoder, normalized, variables[rows].to(normalized.device))
+        maps = grad_cam(encoder, normalized, asked, target)
         seen = maps.amax((1, 2)) > 0
-        normalised, asked, masks = normalised[seen], asked[seen], highlighted_region(maps[seen])
+        normalized, asked, masks = normalized[seen], asked[seen], highlighted_region(maps[seen])
         if len(asked):
-            before = _probability(encoder, normalised, asked)
-            filling = make_filling(normalised, fill)
-            highlighted.append(before - _without(encoder, normalised, asked, masks, filling))
+            before = _probability(encoder, normalized, asked)
+            filling = make_filling(normalized, fill)
+            highlighted.append(before - _without(encoder, normalized, asked, masks, filling))
             moved.append(
-                before - _without_moved(encoder, normalised, asked, masks, filling, generator)
+                before - _without_moved(encoder, normalized, asked, masks, filling, generator)
             )
             places.append(asked)
         if progress is not None:
@@ -94,10 +94,10 @@ def _collect(
 
 
 @torch.no_grad()
-def taken_units(encoder: Encoder, normalised: Tensor, variables: Tensor) -> Tensor:
+def taken_units(encoder: Encoder, normalized: Tensor, variables: Tensor) -> Tensor:
     """The unit that a variable takes in each image, (batch,), counted over all variables."""
     units = encoder.description.units
-    q = view_probabilities(encoder, normalised)
+    q = view_probabilities(encoder, normalized)
     starts = torch.tensor(unit_starts(units), device=q.device)
     ends = starts + torch.tensor(units, device=q.device)
     every = torch.arange(q.shape[1], device=q.device)
@@ -125,7 +125,7 @@ def move_region(masks: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def make_filling(images: Tensor, fill: Fill) -> Tensor:
-    """What a removed region shows instead: the image's mean colour, or the image heavily blurred."""
+    """What a removed region shows instead: the image's mean color, or the image heavily blurred."""
     if fill == "mean":
         return images.mean((2, 3), keepdim=True).expand_as(images)
     side = min(images.shape[-2:])
@@ -160,7 +160,7 @@ def _without_moved(
     return torch.stack(falls).mean(0)
 
 
-def summarise_falls(falls: Falls, seed: int = 0) -> dict[str, Any]:
+def summarize_falls(falls: Falls, seed: int = 0) -> dict[str, Any]:
     """Mean falls and their difference with a 95 % bootstrap interval over the images."""
     record: dict[str, Any] = {"images": len(falls.places), "images_without_map": falls.without_map}
     if not len(falls.places):

@@ -1,6 +1,6 @@
 """What variables mean, where labels or attributes are known to compare them with.
 
-Normalised mutual information is 2 I / (H(variable) + H(attribute)): 0 when one tells nothing of the
+Normalized mutual information is 2 I / (H(variable) + H(attribute)): 0 when one tells nothing of the
 other, 1 when each tells the other fully. It is above 0 for unrelated values too, the more so the
 fewer the images, so the same is measured with the attribute's values shuffled: what the best of all
 variables reaches then by luck is the baseline that the best variable must beat.
@@ -54,7 +54,7 @@ def known_attributes(source: ImageSource, images: NDArray[np.int64]) -> dict[str
     }
 
 
-def normalised_information(codes: Codes, values: NDArray[np.int64]) -> NDArray[np.float64]:
+def normalized_information(codes: Codes, values: NDArray[np.int64]) -> NDArray[np.float64]:
     """NMI of every variable of codes (n, M) with one attribute (n,): (M,)."""
     numbers, compact = np.unique(values, return_inverse=True)
     return np.array([_nmi(column.astype(np.int64), compact, len(numbers)) for column in codes.T])
@@ -83,7 +83,7 @@ def shuffled_baseline(
     random = np.random.default_rng(seed)
     best = []
     for number in range(SHUFFLES):
-        best.append(normalised_information(codes, random.permutation(values)).max())
+        best.append(normalized_information(codes, random.permutation(values)).max())
         if progress is not None:
             progress(number + 1, SHUFFLES)
     return float(np.mean(best))
@@ -120,18 +120,18 @@ def meaning(
 def _describe(codes: Codes, attribute: Attribute, progress: Progress) -> dict[str, Any]:
     known = attribute.values >= 0
     codes, values = codes[known], attribute.values[known]
-    information = normalised_information(codes, values)
+    information = normalized_information(codes, values)
     baseline = shuffled_baseline(codes, values, progress=progress)
     order = np.argsort(-information, kind="stable")
     # The tree is tested on every second image, which must not choose its variables either.
-    learned = np.argsort(-normalised_information(codes[::2], values[::2]), kind="stable")
+    learned = np.argsort(-normalized_information(codes[::2], values[::2]), kind="stable")
     tree = code_tree(codes, values, learned[:_TREE_VARIABLES].tolist(), attribute.names)
     return {
         "values": list(attribute.names),
         "nmi": [round(float(value), 5) for value in information],
         "baseline": round(baseline, 5),
         "recovered": bool(information[order[0]] - baseline >= RECOVERED),
-        "most_specialised": [
+        "most_specialized": [
             {"variable": int(m), "nmi": round(float(information[m]), 5)} for m in order[:_LISTED]
         ],
         "tree": {

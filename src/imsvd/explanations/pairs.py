@@ -16,14 +16,14 @@ from torch import Tensor
 from imsvd.datasets import ImageSource, UnreadableImage, small_image_size
 from imsvd.explanations.subject import Progress, Subject
 from imsvd.training.samples import make_samples, stack_views
-from imsvd.views import ViewsSettings, batch_views, image_views, normalise
+from imsvd.views import ViewsSettings, batch_views, image_views, normalize
 
 EPOCH = 0
 """The epoch of the training whose views are made again."""
 
 
 class Pairs(NamedTuple):
-    """Two normalised views, (batch, 3, size, size) each, and the images they are of."""
+    """Two normalized views, (batch, 3, size, size) each, and the images they are of."""
 
     first: Tensor
     second: Tensor
@@ -63,7 +63,7 @@ def _streamed_pairs(
     if not good:
         return None
     first, second = (
-        normalise(stack_views([sample.views[number] for sample in good]), view)
+        normalize(stack_views([sample.views[number] for sample in good]), view)
         for number, view in enumerate(views.views)
     )
     return Pairs(first, second, [sample.position for sample in good])

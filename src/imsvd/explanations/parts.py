@@ -17,7 +17,7 @@ from imsvd.explanations import pictures
 from imsvd.explanations.activation import grad_cam
 from imsvd.explanations.discreteness import discreteness
 from imsvd.explanations.encodings import Encodings, encode
-from imsvd.explanations.faithfulness import FILLS, SHARE, measure_falls, summarise_falls
+from imsvd.explanations.faithfulness import FILLS, SHARE, measure_falls, summarize_falls
 from imsvd.explanations.galleries import draw_sheets, gallery_listing
 from imsvd.explanations.joint import (
     JointMatrix,
@@ -195,9 +195,9 @@ def explain_grad_cam(subject: Subject, progress: Progress) -> dict[str, Any]:
     for number, (variable, unit, place) in enumerate(chosen, start=1):
         best = [int(index) for index in encodings.top_images[place, :CAM_IMAGES] if index >= 0]
         found = read_pictures(subject, best)
-        normalised = subject.encoder.normalise(found.images.to(subject.device))
-        places = torch.full((len(normalised),), place, device=subject.device)
-        maps = grad_cam(subject.encoder, normalised, places)
+        normalized = subject.encoder.normalize(found.images.to(subject.device))
+        places = torch.full((len(normalized),), place, device=subject.device)
+        maps = grad_cam(subject.encoder, normalized, places)
         title = f"variable {variable}, unit {unit}"
         drawn.append(UnitMaps(title, _as_pictures(found.images), list(maps.cpu().double().numpy())))
         progress(number, len(chosen))
@@ -251,7 +251,7 @@ def explain_faithfulness(subject: Subject, progress: Progress) -> dict[str, Any]
 
         measured = measure_falls(subject.encoder, found.images, fill, progress=tell)
         falls[fill] = (measured.highlighted, measured.moved)
-        records[fill] = summarise_falls(measured)
+        records[fill] = summarize_falls(measured)
     pictures.draw_faithfulness(falls, records, subject.folder / "faithfulness.png")
     _write_json(subject, "faithfulness.json", {"share_removed": SHARE, "fills": records})
     return {

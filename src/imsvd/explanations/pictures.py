@@ -19,7 +19,7 @@ from imsvd.checkpoints import write_atomically
 from imsvd.figures import CURVE, PALETTE, STYLE
 
 AGREES, DIFFERS = PALETTE[0], PALETTE[1]
-GREY = "#999999"
+GRAY = "#999999"
 _CLIP = 0.1
 _HEATMAP_VARIABLES = 24
 
@@ -48,9 +48,9 @@ def draw_joint(matrix: NDArray[np.float64], sizes: Sequence[int], images: int, p
     for edge in edges[1:-1]:
         axis.axhline(edge - 0.5, color="white", linewidth=0.5)
         axis.axvline(edge - 0.5, color="white", linewidth=0.5)
-    centres = (edges[:-1] + edges[1:] - 1) / 2
-    axis.set_xticks(centres, [str(number) for number in range(len(sizes))])
-    axis.set_yticks(centres, [str(number) for number in range(len(sizes))])
+    centers = (edges[:-1] + edges[1:] - 1) / 2
+    axis.set_xticks(centers, [str(number) for number in range(len(sizes))])
+    axis.set_yticks(centers, [str(number) for number in range(len(sizes))])
     axis.tick_params(length=0)
     axis.set(xlabel="variable, second view", ylabel="variable, first view")
     axis.set_title(f"joint probability of the units of {len(sizes)} variables ({images:,} images)")
@@ -66,9 +66,9 @@ def draw_mutual_information(information: NDArray[np.float64], floor: float, path
     count = len(information)
     off = information[~np.eye(count, dtype=bool)]
     masked = np.where(np.eye(count, dtype=bool), np.nan, information)
-    colours = mpl.colormaps["viridis"].with_extremes(bad="#dddddd")
+    colors = mpl.colormaps["viridis"].with_extremes(bad="#dddddd")
     top = float(off.max()) if off.size else 1.0
-    shown = left.imshow(masked, cmap=colours, vmin=0, vmax=top, interpolation="nearest")
+    shown = left.imshow(masked, cmap=colors, vmin=0, vmax=top, interpolation="nearest")
     for axis in (left.xaxis, left.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))
     left.set(xlabel="variable, second view", ylabel="variable, first view")
@@ -185,7 +185,7 @@ def _draw_bits(axis: Axes, record: Mapping[str, Any]) -> None:
         "lower": "at least",
     }
     values = [record["bits"][name] for name in names]
-    bars = axis.barh(range(len(names)), values, color=[GREY, PALETTE[5], CURVE, CURVE])
+    bars = axis.barh(range(len(names)), values, color=[GRAY, PALETTE[5], CURVE, CURVE])
     axis.bar_label(bars, fmt="%.1f", padding=2, fontsize=8)
     axis.set_yticks(range(len(names)), list(names.values()))
     axis.invert_yaxis()
@@ -215,7 +215,7 @@ def draw_grad_cam(units: Sequence[UnitMaps], path: Path) -> Path:
             axis.set_axis_off()
         for number, (image, evidence) in enumerate(zip(unit.images, unit.maps, strict=True)):
             axes[0, number].imshow(image, interpolation="lanczos")
-            # Grey below the map, so that its colours are the map's alone.
+            # Gray below the map, so that its colors are the map's alone.
             axes[1, number].imshow(image.mean(2), cmap="gray", vmin=0, vmax=255)
             axes[1, number].imshow(evidence, cmap="inferno", vmin=0, vmax=1, alpha=0.6)
     return _save(figure, path)
@@ -232,16 +232,16 @@ def draw_faithfulness(
     axes = figure.subplots(1, len(falls), squeeze=False, sharey=True)[0]
     for axis, (fill, (highlighted, moved)) in zip(axes, falls.items(), strict=True):
         record = records[fill]
-        axis.set_title(f"replaced by {'mean colour' if fill == 'mean' else 'a blur'}")
+        axis.set_title(f"replaced by {'mean color' if fill == 'mean' else 'a blur'}")
         if not len(highlighted):
             axis.set_axis_off()
             continue
         levels = np.linspace(0, 100, 101)
-        for values, colour, label in (
+        for values, color, label in (
             (highlighted, DIFFERS, "highlighted region"),
-            (moved, GREY, "the same region elsewhere"),
+            (moved, GRAY, "the same region elsewhere"),
         ):
-            axis.plot(levels, np.percentile(values, levels), color=colour, linewidth=2, label=label)
+            axis.plot(levels, np.percentile(values, levels), color=color, linewidth=2, label=label)
         low, high = record["difference_95"]
         axis.set_xlabel(
             f"percentile of {record['images']} images\n"
@@ -255,7 +255,7 @@ def draw_faithfulness(
 
 @mpl.rc_context(STYLE)
 def draw_meaning(record: Mapping[str, Any], path: Path) -> Path:
-    """Draw the best variable of every attribute against luck, and the most specialised variables."""
+    """Draw the best variable of every attribute against luck, and the most specialized variables."""
     attributes: Mapping[str, Any] = record["attributes"]
     table = np.array([attribute["nmi"] for attribute in attributes.values()])
     names = [name.replace("_", " ") for name in attributes]
@@ -269,7 +269,7 @@ def draw_meaning(record: Mapping[str, Any], path: Path) -> Path:
     bars.plot(baselines, places, "|", color="black", markersize=12, label="by luck")
     bars.set_yticks(places, names)
     bars.invert_yaxis()
-    bars.set(xlabel="normalised mutual information", xlim=(0, 1.1))
+    bars.set(xlabel="normalized mutual information", xlim=(0, 1.1))
     bars.legend(frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
     order = np.argsort(-table.max(0), kind="stable")[:_HEATMAP_VARIABLES]
     order = order[np.argsort(table[:, order].argmax(0), kind="stable")]
@@ -278,6 +278,6 @@ def draw_meaning(record: Mapping[str, Any], path: Path) -> Path:
     heat.set_yticks(places, names)
     heat.set_xticks(range(len(order)), [str(number) for number in order], fontsize=7)
     heat.set(xlabel="variable")
-    heat.set_title(f"the {len(order)} most specialised variables")
+    heat.set_title(f"the {len(order)} most specialized variables")
     figure.colorbar(shown, ax=heat, label="NMI")
     return _save(figure, path)

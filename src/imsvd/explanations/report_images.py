@@ -110,12 +110,12 @@ def _query(findings: Findings, example: Mapping[str, Any]) -> Html:
     variables = len(findings.subject.units)
     answers = [_answer(findings, example, "query")]
     answers += [
-        _answer(findings, neighbour, f"{neighbour['shared_units']} of {variables} units")
-        for neighbour in example["neighbours"]
+        _answer(findings, neighbor, f"{neighbor['shared_units']} of {variables} units")
+        for neighbor in example["neighbors"]
     ]
     lists = [
-        element("li", named(neighbour["path"]), ": ", _unit_list(findings, neighbour))
-        for neighbour in example["neighbours"]
+        element("li", named(neighbor["path"]), ": ", _unit_list(findings, neighbor))
+        for neighbor in example["neighbors"]
     ]
     return element(
         "div",
@@ -136,11 +136,11 @@ def _answer(findings: Findings, found: Mapping[str, Any], told: str) -> Html:
     return element("li", shown, named(name), element("small", told))
 
 
-def _unit_list(findings: Findings, neighbour: Mapping[str, Any]) -> Html:
+def _unit_list(findings: Findings, neighbor: Mapping[str, Any]) -> Html:
     """Shared units, those linked whose gallery is in the page."""
     shown = {(unit.variable, unit.unit) for unit in findings.units}
     units = [
         link(unit_id(m, d), f"{m}/{d}") if (m, d) in shown else f"{m}/{d}"
-        for m, d in neighbour["units"]
+        for m, d in neighbor["units"]
     ]
-    return join([*units, *(["…"] if neighbour["shared_units"] > len(units) else [])], ", ")
+    return join([*units, *(["…"] if neighbor["shared_units"] > len(units) else [])], ", ")

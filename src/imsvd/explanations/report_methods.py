@@ -52,12 +52,12 @@ METHODS = {
     "faithfulness": Method(
         "Faithfulness",
         "In each image the quarter that the map of one unit highlights is replaced by the mean "
-        "colour, or by a blur. The control is the same region moved to random places, four times. "
+        "color, or by a blur. The control is the same region moved to random places, four times. "
         "The interval is a 95 % bootstrap over images.",
     ),
     "meaning": Method(
         "Meaning",
-        "Normalised mutual information, 2 I / (H + H), of a variable's codes with an attribute: 0 "
+        "Normalized mutual information, 2 I / (H + H), of a variable's codes with an attribute: 0 "
         "when one tells nothing of the other, 1 when each tells the other fully. By luck is what "
         "the best of all variables reaches with the attribute shuffled. An attribute is recovered "
         "when a variable exceeds that by 0.3. The tree is learned on every second image and tested "

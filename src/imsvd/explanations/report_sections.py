@@ -26,7 +26,7 @@ VERDICTS = {
     "does not hold": ("bad", "✗"),
     "too few images": ("middle", "?"),
 }
-FILLS = {"mean": "the mean colour", "blur": "a blur"}
+FILLS = {"mean": "the mean color", "blur": "a blur"}
 
 
 class Section(NamedTuple):
@@ -38,7 +38,7 @@ class Section(NamedTuple):
 
 
 def verdict(name: str) -> Html:
-    """A verdict as text with a sign, so that it does not depend on its colour."""
+    """A verdict as text with a sign, so that it does not depend on its color."""
     look, sign = VERDICTS.get(name, ("middle", ""))
     return element("span", f"{sign} {name}".strip(), class_=f"verdict {look}")
 
@@ -170,7 +170,7 @@ def _grad_cam(findings: Findings) -> list[Html | None] | None:
     drawn = findings.figure(
         "grad_cam",
         f"Pictures in pairs of rows: the best images of {headline['units_drawn']} units, and below "
-        "each the same image in grey under a map that is brightest where the evidence is.",
+        "each the same image in gray under a map that is brightest where the evidence is.",
         "Drawn are the surest units, one of each variable, first those with images that no surer "
         f"one has: {units}.",
     )
@@ -226,8 +226,8 @@ def _meaning(findings: Findings) -> list[Html | None] | None:
         (
             named(name.replace("_", " ")),
             "yes" if found["recovered"] else "no",
-            str(found["most_specialised"][0]["variable"]),
-            f"{found['most_specialised'][0]['nmi']:.2f}",
+            str(found["most_specialized"][0]["variable"]),
+            f"{found['most_specialized'][0]['nmi']:.2f}",
             f"{found['baseline']:.2f}",
             percent(found["tree"]["accuracy"]),
             percent(found["tree"]["majority_accuracy"]),
@@ -248,8 +248,8 @@ def _meaning(findings: Findings) -> list[Html | None] | None:
         ),
         findings.figure(
             "meaning",
-            "Bars and heat map: normalised mutual information of the best variable with every "
-            f"attribute, at most {max(best[1]['nmi']):.2f}, and of the most specialised variables "
+            "Bars and heat map: normalized mutual information of the best variable with every "
+            f"attribute, at most {max(best[1]['nmi']):.2f}, and of the most specialized variables "
             "with all of them.",
         ),
         element("h3", "Small trees that read an attribute off the code"),

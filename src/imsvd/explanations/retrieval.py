@@ -11,15 +11,15 @@ import torch
 from numpy.typing import NDArray
 
 from imsvd.datasets import ImageSource
-from imsvd.evaluation import nearest_neighbours
+from imsvd.evaluation import nearest_neighbors
 from imsvd.explanations.encodings import Encodings
 from imsvd.explanations.subject import Progress, evenly_spaced
 
 QUERIES = 1000
-NEIGHBOURS = (1, 10, 100)
+NEIGHBORS = (1, 10, 100)
 _CHUNK = 32
 _EXAMPLES = 8
-_EXAMPLE_NEIGHBOURS = 5
+_EXAMPLE_NEIGHBORS = 5
 _AGREEING_LISTED = 20
 
 Codes = NDArray[np.integer[Any]]
@@ -55,7 +55,7 @@ def retrieval(
     features = torch.from_numpy(encodings.features).float()
     labels = None if source.labels is None else source.labels.numpy()[encodings.images[rows]]
     queries = np.array(evenly_spaced(len(rows), QUERIES))
-    depth = min(max(NEIGHBOURS), len(rows) - 1)
+    depth = min(max(NEIGHBORS), len(rows) - 1)
     by_code, by_feature, seconds = _search_both(codes, features, queries, depth, progress)
     record: dict[str, Any] = {
         "images": len(rows),
@@ -77,7 +77,7 @@ def _search_both(
     depth: int,
     progress: Progress | None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], dict[str, float]]:
-    """Neighbours by code and by cosine, (queries, depth) each, and the seconds each took."""
+    """Neighbors by code and by cosine, (queries, depth) each, and the seconds each took."""
     parts: list[NDArray[np.int64]] = []
     if progress is not None:
         progress(0, len(queries))
@@ -89,14 +89,14 @@ def _search_both(
             progress(start + len(part), len(queries))
     by_code = without_self(np.concatenate(parts), queries)
     halfway = time.perf_counter()
-    found = nearest_neighbours(features, features[queries], depth + 1).indices.numpy()
+    found = nearest_neighbors(features, features[queries], depth + 1).indices.numpy()
     by_feature = without_self(found, queries)
     seconds = {"code": halfway - started, "cosine": time.perf_counter() - halfway}
     return by_code, by_feature, seconds
 
 
 def without_self(found: NDArray[np.int64], queries: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Drop each query from its own neighbours (m, k), or the last where it is not among them."""
+    """Drop each query from its own neighbors (m, k), or the last where it is not among them."""
     own = found == queries[:, None]
     own[~own.any(1), -1] = True
     kept: NDArray[np.int64] = found[~own].reshape(len(found), -1)
@@ -106,10 +106,10 @@ def without_self(found: NDArray[np.int64], queries: NDArray[np.int64]) -> NDArra
 def label_scores(
     found: NDArray[np.int64], labels: NDArray[np.int64], queries: NDArray[np.int64]
 ) -> dict[str, float]:
-    """Recall@k, whether any of k neighbours has the query's label, and the share that have it."""
+    """Recall@k, whether any of k neighbors has the query's label, and the share that have it."""
     same = labels[found] == labels[queries, None]
     scores: dict[str, float] = {}
-    for k in NEIGHBOURS:
+    for k in NEIGHBORS:
         if k <= found.shape[1]:
             scores[f"recall_at_{k}"] = float(same[:, :k].any(1).mean())
             scores[f"precision_at_{k}"] = float(same[:, :k].mean())
@@ -133,14 +133,14 @@ def _examples(
     return [
         {
             **_named(encodings, source, int(rows[queries[number]])),
-            "neighbours": [
+            "neighbors": [
                 {
-                    **_named(encodings, source, int(rows[neighbour])),
+                    **_named(encodings, source, int(rows[neighbor])),
                     **agreeing_units(
-                        encodings.codes[rows[queries[number]]], encodings.codes[rows[neighbour]]
+                        encodings.codes[rows[queries[number]]], encodings.codes[rows[neighbor]]
                     ),
                 }
-                for neighbour in by_code[number, :_EXAMPLE_NEIGHBOURS]
+                for neighbor in by_code[number, :_EXAMPLE_NEIGHBORS]
             ],
         }
         for number in chosen

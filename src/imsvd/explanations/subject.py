@@ -11,8 +11,8 @@ from torch import Tensor
 
 from imsvd.datasets import ImageSource, UnreadableImage
 from imsvd.encoder import Encoder
-from imsvd.evaluation.features import centre_crop
-from imsvd.information import soft_discretise
+from imsvd.evaluation.features import center_crop
+from imsvd.information import soft_discretize
 from imsvd.views import ViewsSettings
 
 Progress = Callable[[int, int], None]
@@ -44,7 +44,7 @@ class Subject(NamedTuple):
 
     def picture(self, index: int, size: int | None = None) -> Tensor:
         """An image as the encoder sees it whole, (3, size, size) uint8; raises `UnreadableImage`."""
-        return centre_crop(self.source.read(index), size or self.encoder.description.size)
+        return center_crop(self.source.read(index), size or self.encoder.description.size)
 
 
 class Pictures(NamedTuple):
@@ -75,8 +75,8 @@ def read_pictures(subject: Subject, indices: list[int]) -> Pictures:
 
 
 def view_probabilities(encoder: Encoder, views: Tensor) -> Tensor:
-    """q (Eq. 1) of views that are normalised already, (batch, width)."""
-    return soft_discretise(encoder.projector(encoder.backbone(views)), encoder.description.units)
+    """q (Eq. 1) of views that are normalized already, (batch, width)."""
+    return soft_discretize(encoder.projector(encoder.backbone(views)), encoder.description.units)
 
 
 def unit_starts(units: tuple[int, ...]) -> list[int]:

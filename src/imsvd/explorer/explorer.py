@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from starlette.concurrency import run_in_threadpool
 
-from imsvd.evaluation.features import centre_crop
+from imsvd.evaluation.features import center_crop
 from imsvd.explorer import images
 from imsvd.explorer.explained_run import AbsentError, ExplainedRun
 from imsvd.explorer.own_images import OwnImages, Prepared, prepare
@@ -60,7 +60,7 @@ class Explorer:
         def draw() -> bytes:
             encoder = self.encoders.encoder(run)
             picture = run.read(image)
-            evidence = unit_map(encoder, centre_crop(picture, run.description.size), place)
+            evidence = unit_map(encoder, center_crop(picture, run.description.size), place)
             return as_jpeg(lay_over(seen_square(picture, run.description.size, size), evidence))
 
         return await self._drawn((number, image, place, size), draw)
@@ -86,28 +86,26 @@ class Explorer:
             self._maps.put(key, known)
         return known
 
-    async def neighbours(
-        self, number: int, image: int, by: images.By, count: int
-    ) -> dict[str, Any]:
+    async def neighbors(self, number: int, image: int, by: images.By, count: int) -> dict[str, Any]:
         """The images most like one."""
         run = self.run(number)
         row = run.row(image)
         code = run.encodings.codes[row]
         if by == "code":
             return await run_in_threadpool(
-                lambda: images.neighbours_by_code(run, code, count, without=row)
+                lambda: images.neighbors_by_code(run, code, count, without=row)
             )
         kept = images.kept_features(run, row)
         features = await self._features(run, image) if kept is None else kept
         return await run_in_threadpool(
-            lambda: images.neighbours_by_features(run, features, code, count, without=row)
+            lambda: images.neighbors_by_features(run, features, code, count, without=row)
         )
 
     async def _features(self, run: ExplainedRun, image: int) -> NDArray[np.float32]:
         """Features that were not kept."""
 
         def look() -> NDArray[np.float32]:
-            picture = centre_crop(run.read(image), run.description.size)
+            picture = center_crop(run.read(image), run.description.size)
             return see(self.encoders.encoder(run), picture).features
 
         return await self.encoders.run(look)
@@ -123,16 +121,14 @@ class Explorer:
         return await self.encoders.run(take)
 
     async def own_image(self, number: int, name: str, by: images.By, count: int) -> dict[str, Any]:
-        """Code and neighbours of a dropped-in image."""
+        """Code and neighbors of a dropped-in image."""
         run = self.run(number)
         seen = (await self.own_prepared(number, name)).seen
         if by == "code":
-            found = await run_in_threadpool(
-                lambda: images.neighbours_by_code(run, seen.code, count)
-            )
+            found = await run_in_threadpool(lambda: images.neighbors_by_code(run, seen.code, count))
         else:
             found = await run_in_threadpool(
-                lambda: images.neighbours_by_features(run, seen.features, seen.code, count)
+                lambda: images.neighbors_by_features(run, seen.features, seen.code, count)
             )
         return {"own": name, "code": images.code_record(seen.code, seen.confidence), **found}
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from imsvd.evaluation import nearest_neighbours
+from imsvd.evaluation import nearest_neighbors
 from imsvd.explanations.retrieval import nearest_by_code
 from imsvd.explorer.explained_run import AbsentError, ExplainedRun
 
@@ -68,7 +68,7 @@ def code_record(
     ]
 
 
-def neighbours_by_code(
+def neighbors_by_code(
     run: ExplainedRun, code: Code, count: int, without: int | None = None
 ) -> dict[str, Any]:
     """The images that share most units with a code (M,); `without` is a row to leave out."""
@@ -80,7 +80,7 @@ def neighbours_by_code(
     return _answer(run, "code", code, rows, scores, total)
 
 
-def neighbours_by_features(
+def neighbors_by_features(
     run: ExplainedRun,
     features: NDArray[np.floating[Any]],
     code: Code,
@@ -92,7 +92,7 @@ def neighbours_by_features(
     wanted = min(count + (without is not None), len(kept))
     if not wanted:
         raise AbsentError("No features were kept when this run was explained.")
-    found = nearest_neighbours(
+    found = nearest_neighbors(
         torch.from_numpy(run.encodings.features), torch.tensor(features)[None].float(), wanted
     )
     rows, scores = kept[found.indices[0].numpy()], found.similarities[0].double().numpy()
@@ -130,4 +130,4 @@ def _answer(
                 "shared_count": len(agreeing),
             }
         )
-    return {"by": by, "searched": searched, "neighbours": found}
+    return {"by": by, "searched": searched, "neighbors": found}

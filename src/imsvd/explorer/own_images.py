@@ -14,7 +14,7 @@ from torch import Tensor
 from imsvd.datasets import UnreadableImage
 from imsvd.datasets.decoding import decode_image, read_image_size
 from imsvd.encoder import Encoder
-from imsvd.evaluation.features import centre_crop
+from imsvd.evaluation.features import center_crop
 from imsvd.explorer.explained_run import AbsentError
 from imsvd.explorer.pictures import seen_square
 from imsvd.explorer.seeing import Seen, see
@@ -86,7 +86,7 @@ def prepare(content: bytes, encoder: Encoder) -> Prepared:
     """Decode an image file and show it to an encoder."""
     image = decode_safely(content)
     size = encoder.description.size
-    picture = centre_crop(image, size)
+    picture = center_crop(image, size)
     return Prepared(picture, seen_square(image, size, LARGEST_VIEW), see(encoder, picture))
 
 

@@ -16,7 +16,7 @@ QUALITY = 88
 
 
 def seen_square(image: Tensor, encoder_size: int, side: int) -> Image.Image:
-    """What `centre_crop` leaves of an image (3, height, width), resampled once to `side` pixels."""
+    """What `center_crop` leaves of an image (3, height, width), resampled once to `side` pixels."""
     picture = Image.fromarray(image.permute(1, 2, 0).numpy())
     return picture.resize(
         (side, side),
@@ -29,7 +29,7 @@ def seen_box(width: int, height: int, encoder_size: int) -> tuple[float, float, 
     """Left, top, right and bottom of the part of an image that an encoder sees."""
     if width == height == encoder_size:
         return 0, 0, width, height
-    # In whole pixels of the resized image, as `centre_crop` cuts it.
+    # In whole pixels of the resized image, as `center_crop` cuts it.
     shorter = round(encoder_size * 256 / 224)
     sides = [int(shorter * side / min(width, height)) for side in (width, height)]
     left, top = (
@@ -45,15 +45,15 @@ def seen_box(width: int, height: int, encoder_size: int) -> tuple[float, float, 
 
 
 def lay_over(picture: Image.Image, evidence: NDArray[np.floating[Any]]) -> Image.Image:
-    """A map (height, width) in [0, 1] in colours over a picture in grey."""
+    """A map (height, width) in [0, 1] in colors over a picture in gray."""
     shape = (picture.height, picture.width)
     scaled = Image.fromarray(evidence.astype(np.float32)).resize(
         (shape[1], shape[0]), Image.Resampling.BILINEAR
     )
-    colours = mpl.colormaps["inferno"](np.clip(np.asarray(scaled), 0, 1))[..., :3] * 255
-    # Grey below the map, so that its colours are the map's alone.
-    grey = np.asarray(picture, dtype=np.float64).mean(2, keepdims=True)
-    mixed = MAP_OPACITY * colours + (1 - MAP_OPACITY) * grey
+    colors = mpl.colormaps["inferno"](np.clip(np.asarray(scaled), 0, 1))[..., :3] * 255
+    # Gray below the map, so that its colors are the map's alone.
+    gray = np.asarray(picture, dtype=np.float64).mean(2, keepdims=True)
+    mixed = MAP_OPACITY * colors + (1 - MAP_OPACITY) * gray
     return Image.fromarray(np.rint(mixed).astype(np.uint8))
 
 

@@ -18,7 +18,7 @@ from imsvd.explorer.thumbnails import SIZES
 
 Offset = Annotated[int, Query(ge=0)]
 Count = Annotated[int, Query(ge=1, le=200)]
-NeighbourCount = Annotated[int, Query(ge=1, le=100)]
+NeighborCount = Annotated[int, Query(ge=1, le=100)]
 OwnName = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 
 _YEAR = 365 * 24 * 3600
@@ -92,11 +92,11 @@ def image_routes(explorer: Explorer) -> APIRouter:
     def image(r: int, i: int) -> Response:
         return _answer(images.image(explorer.run(r), i))
 
-    @router.get("/{i}/neighbours")
-    async def neighbours(
-        r: int, i: int, by: images.By = "code", count: NeighbourCount = 12
+    @router.get("/{i}/neighbors")
+    async def neighbors(
+        r: int, i: int, by: images.By = "code", count: NeighborCount = 12
     ) -> Response:
-        return _answer(await explorer.neighbours(r, i, by, count))
+        return _answer(await explorer.neighbors(r, i, by, count))
 
     @router.get("/{i}/thumbnail")
     def thumbnail(request: Request, r: int, i: int, size: int = 128) -> Response:
@@ -131,7 +131,7 @@ def own_routes(explorer: Explorer) -> APIRouter:
 
     @router.get("/runs/{r}/own/{own}")
     async def again(
-        r: int, own: OwnName, by: images.By = "code", count: NeighbourCount = 12
+        r: int, own: OwnName, by: images.By = "code", count: NeighborCount = 12
     ) -> Response:
         return _answer(await explorer.own_image(r, own, by, count))
 

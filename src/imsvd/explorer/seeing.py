@@ -17,7 +17,7 @@ from imsvd.errors import InputError
 from imsvd.explanations.activation import grad_cam
 from imsvd.explanations.key import is_of_encoder
 from imsvd.explorer.explained_run import ExplainedRun
-from imsvd.information import codes, max_probabilities, soft_discretise
+from imsvd.information import codes, max_probabilities, soft_discretize
 
 MOST_WAITING = 64
 
@@ -74,19 +74,19 @@ class EncoderThread:
 
 def unit_map(encoder: Encoder, picture: Tensor, place: int) -> NDArray[np.float32]:
     """Grad-CAM of the unit at `place` in a picture (3, size, size) uint8: (size, size) in [0, 1]."""
-    normalised = encoder.normalise(picture[None].to(encoder.mean.device))
-    places = torch.tensor([place], device=normalised.device)
-    found: NDArray[np.float32] = grad_cam(encoder, normalised, places)[0].cpu().numpy()
+    normalized = encoder.normalize(picture[None].to(encoder.mean.device))
+    places = torch.tensor([place], device=normalized.device)
+    found: NDArray[np.float32] = grad_cam(encoder, normalized, places)[0].cpu().numpy()
     return found
 
 
 @torch.no_grad()
 def see(encoder: Encoder, picture: Tensor) -> Seen:
     """Code, confidence and features of a picture (3, size, size) uint8."""
-    normalised = encoder.normalise(picture[None].to(encoder.mean.device))
-    features = encoder.backbone(normalised)
+    normalized = encoder.normalize(picture[None].to(encoder.mean.device))
+    features = encoder.backbone(normalized)
     units = encoder.description.units
-    q = soft_discretise(encoder.projector(features), units).cpu()
+    q = soft_discretize(encoder.projector(features), units).cpu()
     dtype = np.uint8 if max(units) <= 256 else np.uint16
     return Seen(
         codes(q, units)[0].numpy().astype(dtype),

@@ -32,11 +32,11 @@ def differs(expected: Tensor, actual: Tensor, tolerance: float = TOLERANCE) -> b
 def require_agreement(
     encoder: Encoder, other: Callable[[Tensor], Tensor], library: str, remedy: str
 ) -> None:
-    """Refuse unless `other` gives our features for normalised images."""
+    """Refuse unless `other` gives our features for normalized images."""
     images = sample_images(encoder)
     with torch.no_grad():
         expected = encoder.features(images)
-        actual = other(encoder.normalise(images))
+        actual = other(encoder.normalize(images))
     if differs(expected, actual):
         raise InputError(
             f"{library}'s {encoder.description.backbone.name} does not compute what this encoder "

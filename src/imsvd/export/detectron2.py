@@ -1,4 +1,4 @@
-"""A .pkl in Detectron2's naming of ResNets, to initialise the backbone of its detectors.
+"""A .pkl in Detectron2's naming of ResNets, to initialize the backbone of its detectors.
 
 Detectron2 reads pickles; this module writes one and nothing here ever reads one.
 """

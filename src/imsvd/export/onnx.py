@@ -39,7 +39,7 @@ class _Output(nn.Module):
 def export_onnx(encoder: Encoder, path: Path, kind: str = "features") -> None:
     """Write `path`, its input `images` (batch, 3, size, size) in [0, 1], and run it to check it.
 
-    The batch is free; normalisation is part of the graph.
+    The batch is free; normalization is part of the graph.
     """
     _require_packages()
     images = sample_images(encoder)

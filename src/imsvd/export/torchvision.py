@@ -14,7 +14,7 @@ from imsvd.checkpoints import write_atomically
 from imsvd.encoder import Encoder
 from imsvd.errors import InputError
 from imsvd.export.agreement import require_agreement
-from imsvd.pretrained import summarise_keys, take_off_classifier
+from imsvd.pretrained import summarize_keys, take_off_classifier
 
 REMEDY = "use --format safetensors or onnx"
 REMEDIES = "use --format timm, safetensors or onnx"
@@ -64,7 +64,7 @@ def matching_state(encoder: Encoder, library: str) -> Twin:
         options = f" with {settings.options}" if settings.options else ""
         raise InputError(
             f"{library}'s {name} is not this encoder's {settings.name}{options}: they differ in "
-            f"{summarise_keys(sorted(different))}; {REMEDIES}."
+            f"{summarize_keys(sorted(different))}; {REMEDIES}."
         )
     network.load_state_dict(state)
     require_agreement(encoder, network.eval(), library, REMEDY)

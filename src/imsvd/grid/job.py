@@ -29,7 +29,7 @@ from imsvd.distributed import rank
 from imsvd.encoder import load, untrained_encoder
 from imsvd.errors import InputError, Interrupted
 from imsvd.evaluating import Split, split_features
-from imsvd.evaluation import Features, KNNSettings, knn, linear_probe, usable_neighbours
+from imsvd.evaluation import Features, KNNSettings, knn, linear_probe, usable_neighbors
 from imsvd.explanations.explainability import explainability
 from imsvd.grid.outcome import FAILURE, CurvePoint, Outcome, data_fingerprint, write_outcome
 from imsvd.methods import build_method
@@ -81,20 +81,20 @@ def run_job(folder: Path, *, trained: bool, parallel: int, console: Console) -> 
 
 def evaluate_split(split: Split) -> dict[str, float]:
     """Return kNN-20, kNN-200 and linear probe accuracies of the test images, in percent."""
-    settings = usable_neighbours(KNNSettings(), len(split.train.features))
-    parts = (*_labelled(split.train), *_labelled(split.test))
+    settings = usable_neighbors(KNNSettings(), len(split.train.features))
+    parts = (*_labeled(split.train), *_labeled(split.test))
     return knn(*parts, settings) | linear_probe(*parts)
 
 
 def hold_out_accuracy(train: Features) -> float:
     """Return kNN-20 accuracy in percent of every tenth training image against the others."""
-    features, labels = _labelled(train)
+    features, labels = _labeled(train)
     asks = torch.arange(len(features)) % HELD_OUT == HELD_OUT - 1
     if not asks.any():
         raise InputError(
             f"{len(features)} training images are too few to hold a tenth of them out; give more."
         )
-    settings = usable_neighbours(KNNSettings(neighbours=(20,)), int((~asks).sum()))
+    settings = usable_neighbors(KNNSettings(neighbors=(20,)), int((~asks).sum()))
     (accuracy,) = knn(
         features[~asks], labels[~asks], features[asks], labels[asks], settings
     ).values()
@@ -126,7 +126,7 @@ def accuracy_curve(records: list[dict[str, Any]]) -> tuple[CurvePoint, ...]:
     )
 
 
-def _labelled(features: Features) -> tuple[Tensor, Tensor]:
+def _labeled(features: Features) -> tuple[Tensor, Tensor]:
     assert features.labels is not None  # split_features has refused data without labels
     return features.features, features.labels
 

@@ -187,7 +187,7 @@ def _explainability(outcomes: Sequence[Outcome]) -> list[str]:
         return []
     return [
         "Attributes recovered: those of which a single variable tells clearly more than luck "
-        f"(normalised mutual information {RECOVERED} above that of shuffled values). Best NMI: of the best "
+        f"(normalized mutual information {RECOVERED} above that of shuffled values). Best NMI: of the best "
         "variable, mean over attributes. Methods without variables: each feature, cut into "
         f"{BINS} equally frequent bins."
     ]

@@ -39,7 +39,7 @@ def choose_variants(methods: Sequence[str], texts: Sequence[str]) -> list[Varian
 
     Args:
         methods: names of methods.
-        texts: variants such as "soft=imsvd,method.standardise=true,method.joint=within".
+        texts: variants such as "soft=imsvd,method.standardize=true,method.joint=within".
     """
     names = methods if methods or texts else tuple(METHODS)
     for method in names:
@@ -62,7 +62,7 @@ def read_variant(text: str) -> Variant:
     if not name.strip() or not method or not settings:
         raise InputError(
             f"--variant {text!r} is not NAME=METHOD,KEY=VALUE,… such as "
-            "soft=imsvd,method.standardise=true,method.off_diagonal_weight=10."
+            "soft=imsvd,method.standardize=true,method.off_diagonal_weight=10."
         )
     if not re.fullmatch(NAME, name.strip()):
         raise InputError(

@@ -1,6 +1,6 @@
 """Barlow Twins: Self-Supervised Learning via Redundancy Reduction (https://arxiv.org/abs/2103.03230).
 
-Every component of the embedding is standardised over the batch; the cross-correlation matrix of two
+Every component of the embedding is standardized over the batch; the cross-correlation matrix of two
 views is then to be the identity. Its diagonal ties the views together, and the rest of it keeps
 different components from telling the same.
 
@@ -12,7 +12,7 @@ different components from telling the same.
 | second sum of Eq. 1 | `redundancy` |
 | λ | `redundancy_weight` |
 
-The authors' code standardises with a BatchNorm, thus with the biased variance and an ε of 1e-5 that
+The authors' code standardizes with a BatchNorm, thus with the biased variance and an ε of 1e-5 that
 the paper does not mention; so does this. Means, variances and C are those of the global batch.
 """
 
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from imsvd.losses.batch_statistics import (
-    centred,
+    centered,
     global_mean,
     moment_energy,
     sample_mean,
@@ -32,14 +32,14 @@ EPSILON = 1e-5
 """Added to the variance, as BatchNorm does."""
 
 
-def standardise(embedding: Tensor) -> Tensor:
+def standardize(embedding: Tensor) -> Tensor:
     """Give every component mean 0 and variance 1 over the global batch, `(batch, width)`."""
-    deviations = centred(embedding)
+    deviations = centered(embedding)
     return deviations * (sample_mean(deviations.square()) + EPSILON).rsqrt()
 
 
 def correlations(first: Tensor, second: Tensor) -> Tensor:
-    """Diagonal of C: `(width,)` from two standardised views."""
+    """Diagonal of C: `(width,)` from two standardized views."""
     return global_mean(first * second)
 
 
@@ -68,7 +68,7 @@ class BarlowTwinsLoss(nn.Module):
         """Loss of two views' embeddings, `(batch, width)` each."""
         with torch.autocast(first.device.type, enabled=False):
             first, second = checked_pair("BarlowTwinsLoss", first, second, least=2)
-            first, second = standardise(first), standardise(second)
+            first, second = standardize(first), standardize(second)
             diagonal = correlations(first, second)
             tied, redundant = invariance(diagonal), redundancy(first, second, diagonal)
             total = tied + self.redundancy_weight * redundant

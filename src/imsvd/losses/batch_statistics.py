@@ -33,7 +33,7 @@ def sample_mean(values: Tensor) -> Tensor:
     return distributed.all_gather_with_gradient(values.mean(0, keepdim=True)).mean(0)
 
 
-def centred(values: Tensor) -> Tensor:
+def centered(values: Tensor) -> Tensor:
     """Values from which the mean over the global batch is taken."""
     return values - sample_mean(values)
 

@@ -14,7 +14,7 @@ of training. Collapsed: all samples one-hot on the same units. Batch limit: what
 reach at best, however good the network.
 
 Single sums run over variables, double ones over ordered pairs of different variables, and both are
-then scaled by the normalisation of the loss.
+then scaled by the normalization of the loss.
 """
 
 import math

@@ -20,7 +20,7 @@ from imsvd.losses.pairs import checked_pair, mean_cosine
 
 
 class BYOLLoss(nn.Module):
-    """Squared distance of normalised predictions and targets (Eq. 2), a mean over the global batch.
+    """Squared distance of normalized predictions and targets (Eq. 2), a mean over the global batch.
 
     Computed in float32 (or float64) whatever the autocast state; no gradient reaches the target.
     """

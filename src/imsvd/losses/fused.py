@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from imsvd import distributed
-from imsvd.information import Units, at_least_float32, entropy, soft_discretise
+from imsvd.information import Units, at_least_float32, entropy, soft_discretize
 from imsvd.losses.bounds import TermFactors
 from imsvd.losses.joint_entropy import OffDiagonal, keep_positive_, off_diagonal, scaled_gradients
 from imsvd.losses.output import LossOutput
@@ -36,7 +36,7 @@ class LossShape(NamedTuple):
     Attributes:
         sizes: units of each variable.
         similarity: the invariance term, a mean over samples.
-        scales: factors of the sums, from the normalisation.
+        scales: factors of the sums, from the normalization.
         weights: factors of the scaled terms.
         within_views: whether the off-diagonal entropy is that of each view by itself.
         tile_rows: rows of the joint matrix held at a time, or None.
@@ -79,8 +79,8 @@ def _evaluate(
     """(total, terms in the order of `TermFactors`) and, if wanted, the gradients of the logits."""
     scales, weights = shape.scales, shape.weights
     with torch.autocast(first.device.type, enabled=False), torch.no_grad():
-        q1 = keep_positive_(soft_discretise(first, shape.sizes))
-        q2 = keep_positive_(soft_discretise(second, shape.sizes))
+        q1 = keep_positive_(soft_discretize(first, shape.sizes))
+        q2 = keep_positive_(soft_discretize(second, shape.sizes))
         diagonal = _diagonal_joint(q1, q2)
         entropies = [-scales.diagonal_entropy * entropy(diagonal)]
         gradients: tuple[Tensor, Tensor] | None = None
@@ -131,7 +131,7 @@ def _pull_back(
             logits = [at_least_float32(view[rows].detach()) for view in (first, second)]
             for view in logits:
                 view.requires_grad_(gradients is not None)
-            q1, q2 = (soft_discretise(view, shape.sizes) for view in logits)
+            q1, q2 = (soft_discretize(view, shape.sizes) for view in logits)
             chunk = shape.similarity(q1, q2, shape.sizes) * (len(q1) / len(first))
         similarity += chunk.detach()
         if gradients is not None:

@@ -1,4 +1,4 @@
-"""IMSVD: information-maximised soft variable discretisation (https://arxiv.org/abs/2501.03469).
+"""IMSVD: information-maximized soft variable discretization (https://arxiv.org/abs/2501.03469).
 
 A softmax inside each variable of the embedding gives q; the loss asks that two views of an image
 agree (invariance), that every variable uses all its units (diagonal entropy), and that every two
@@ -7,16 +7,16 @@ collapsed nor redundant.
 
 | symbol | here |
 |---|---|
-| q', q'' | `q1`, `q2`: `soft_discretise` of the two views' logits, `(batch, width)` |
+| q', q'' | `q1`, `q2`: `soft_discretize` of the two views' logits, `(batch, width)` |
 | P^c, Eq. 10 | `cross_joint(q1, q2)`, never built as a whole: see `joint_entropy.py` |
 | first term of Eq. 11 (TI) | `invariance`, or `cross_entropy_invariance` (TIC) |
 | diagonal cells of the second term (DE) | `diagonal_entropy` |
 | off-diagonal blocks of the second term (OE) | `off_diagonal_entropy` |
 | λ | `diagonal_weight`, `off_diagonal_weight` |
 
-Eq. 11 scales both entropy sums by 1 / M² (`normalisation="paper"`). The objective it is derived
+Eq. 11 scales both entropy sums by 1 / M² (`normalization="paper"`). The objective it is derived
 from, and the code behind the published numbers, average instead: 1 / M over variables and
-1 / (M (M - 1)) over ordered pairs (`normalisation="averaged"`, the default).
+1 / (M (M - 1)) over ordered pairs (`normalization="averaged"`, the default).
 
 `joint="within"` is not of the paper: the off-diagonal entropy of q'ᵀ q' and of q''ᵀ q'', averaged,
 instead of that of q'ᵀ q''. The latter is large also where the views merely disagree.
@@ -36,7 +36,7 @@ from imsvd.losses.joint_entropy import off_diagonal_entropy_sum
 from imsvd.losses.output import LossOutput
 
 Invariance = Literal["inner_product", "cross_entropy"]
-Normalisation = Literal["averaged", "paper"]
+Normalization = Literal["averaged", "paper"]
 Joint = Literal["cross", "within"]
 
 
@@ -70,7 +70,7 @@ def diagonal_joint(q1: Tensor, q2: Tensor) -> Tensor:
 
 
 def diagonal_entropy(
-    q1: Tensor, q2: Tensor, units: Units, normalisation: Normalisation = "averaged"
+    q1: Tensor, q2: Tensor, units: Units, normalization: Normalization = "averaged"
 ) -> Tensor:
     """DE: scaled Σ P^c log P^c over the diagonal cells of the diagonal blocks (Eq. 11).
 
@@ -78,12 +78,12 @@ def diagonal_entropy(
         q1: `(batch, width)` probabilities of one view, this rank's samples.
         q2: the same of the other view.
         units: units of all variables, or of each.
-        normalisation: see the module's introduction.
+        normalization: see the module's introduction.
 
     Returns:
         A scalar over the global batch.
     """
-    scale = term_scales(len(resolve_units(q1.shape[-1], units)), normalisation).diagonal_entropy
+    scale = term_scales(len(resolve_units(q1.shape[-1], units)), normalization).diagonal_entropy
     return -scale * entropy(diagonal_joint(q1, q2))
 
 
@@ -91,20 +91,20 @@ def off_diagonal_entropy(
     q1: Tensor,
     q2: Tensor,
     units: Units,
-    normalisation: Normalisation = "averaged",
+    normalization: Normalization = "averaged",
     tile_rows: int | None = None,
 ) -> Tensor:
     """OE: scaled Σ P^c log P^c over all cells of the off-diagonal blocks (Eq. 11).
 
     Arguments and result as for `diagonal_entropy`; `tile_rows` as for `IMSVDLoss`.
     """
-    scale = term_scales(len(resolve_units(q1.shape[-1], units)), normalisation).off_diagonal_entropy
+    scale = term_scales(len(resolve_units(q1.shape[-1], units)), normalization).off_diagonal_entropy
     return scale * off_diagonal_entropy_sum(q1, q2, units, tile_rows)
 
 
-def term_scales(num_variables: int, normalisation: Normalisation) -> TermFactors:
+def term_scales(num_variables: int, normalization: Normalization) -> TermFactors:
     """What the sums of the terms are multiplied by; a single variable has no pairs."""
-    if normalisation == "paper":
+    if normalization == "paper":
         return TermFactors(1.0, 1 / num_variables**2, 1 / num_variables**2)
     num_pairs = max(1, num_variables * (num_variables - 1))
     return TermFactors(1.0, 1 / num_variables, 1 / num_pairs)
@@ -123,7 +123,7 @@ class IMSVDLoss(nn.Module):
         diagonal_weight: weight of the diagonal entropy.
         off_diagonal_weight: weight of the off-diagonal entropy. At 0 it is not computed and has no
             entry among the terms; the other terms are cheap and always reported.
-        normalisation: `"averaged"` as in the released code, or `"paper"`.
+        normalization: `"averaged"` as in the released code, or `"paper"`.
         joint: the joint probabilities of the off-diagonal entropy, `"cross"` of the two views as in
             the paper, or `"within"` each of them, at twice the cost.
         tile_rows: rows of the joint matrix held at a time; chosen from the width by default.
@@ -137,16 +137,16 @@ class IMSVDLoss(nn.Module):
         invariance_weight: float = 1.0,
         diagonal_weight: float = 1.0,
         off_diagonal_weight: float = 1.0,
-        normalisation: Normalisation = "averaged",
+        normalization: Normalization = "averaged",
         joint: Joint = "cross",
         tile_rows: int | None = None,
     ) -> None:
         super().__init__()
         if invariance not in get_args(Invariance):
             raise InputError(f"invariance = {invariance!r}: choose one of {get_args(Invariance)}.")
-        if normalisation not in get_args(Normalisation):
-            choices = get_args(Normalisation)
-            raise InputError(f"normalisation = {normalisation!r}: choose one of {choices}.")
+        if normalization not in get_args(Normalization):
+            choices = get_args(Normalization)
+            raise InputError(f"normalization = {normalization!r}: choose one of {choices}.")
         if joint not in get_args(Joint):
             raise InputError(f"joint = {joint!r}: choose one of {get_args(Joint)}.")
         if tile_rows is not None and tile_rows < 1:
@@ -154,7 +154,7 @@ class IMSVDLoss(nn.Module):
         self.units = units if isinstance(units, int) else tuple(units)
         self.invariance = invariance
         self.weights = TermFactors(invariance_weight, diagonal_weight, off_diagonal_weight)
-        self.normalisation: Normalisation = normalisation
+        self.normalization: Normalization = normalization
         self.joint = joint
         self.tile_rows = tile_rows
 
@@ -164,7 +164,7 @@ class IMSVDLoss(nn.Module):
             shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
             raise InputError(f"IMSVDLoss needs two equal (batch, width) embeddings, got {shapes}.")
         sizes = resolve_units(first.shape[-1], self.units)
-        scales = term_scales(len(sizes), self.normalisation)
+        scales = term_scales(len(sizes), self.normalization)
         similarity = invariance if self.invariance == "inner_product" else cross_entropy_invariance
         within_views = self.joint == "within"
         shape = LossShape(sizes, similarity, scales, self.weights, within_views, self.tile_rows)
@@ -173,13 +173,13 @@ class IMSVDLoss(nn.Module):
     def bounds(self, batch_size: int, width: int) -> IMSVDBounds:
         """Reference values for a global batch: terms without weights, totals with them."""
         sizes = resolve_units(width, self.units)
-        scales = term_scales(len(sizes), self.normalisation)
+        scales = term_scales(len(sizes), self.normalization)
         return imsvd_bounds(sizes, batch_size, scales, self.weights)
 
     def extra_repr(self) -> str:
         """Settings shown by `print(loss)`."""
         weights = ", ".join(f"{weight:g}" for weight in self.weights)
         return (
-            f"units={self.units}, weights=({weights}), normalisation={self.normalisation!r}, "
+            f"units={self.units}, weights=({weights}), normalization={self.normalization!r}, "
             f"joint={self.joint!r}"
         )

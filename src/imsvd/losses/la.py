@@ -1,23 +1,23 @@
 """LA: Local Aggregation for Unsupervised Learning of Visual Embeddings (https://arxiv.org/abs/1903.12355).
 
 An image should be near the images it seems to belong to, seen against those that are merely
-similar. Its *background neighbours* are the nearest entries of a memory bank; its *close neighbours*
+similar. Its *background neighbors* are the nearest entries of a memory bank; its *close neighbors*
 are the images that share its cluster in any of several clusterings of the bank. The loss raises the
 share of the close ones among the background: locally, clusters become tight and distinct.
 
 | symbol | here |
 |---|---|
-| v, of unit length | `embedding`, `(batch, width)`, normalised by the loss |
+| v, of unit length | `embedding`, `(batch, width)`, normalized by the loss |
 | the memory bank | `bank`, `(num_samples, width)`, unit vectors held constant |
-| B_i and k | `background_neighbours`, `num_background` |
-| C_i, from H clusterings | `close_neighbours`, from `labels`, `(clusterings, num_samples)` |
-| P(i \\| v), Eq. 1 | exp(vᵀv_i / τ), whose normaliser cancels |
+| B_i and k | `background_neighbors`, `num_background` |
+| C_i, from H clusterings | `close_neighbors`, from `labels`, `(clusterings, num_samples)` |
+| P(i \\| v), Eq. 1 | exp(vᵀv_i / τ), whose normalizer cancels |
 | L(C_i, B_i \\| θ, x_i), Eq. 5 | `local_aggregation` |
 
-An image is its own close neighbour. Where its own entry is not among the k nearest, the released code
-may find no close neighbour at all, adds 1e-7 to the share, and has no gradient there. Here the own
+An image is its own close neighbor. Where its own entry is not among the k nearest, the released code
+may find no close neighbor at all, adds 1e-7 to the share, and has no gradient there. Here the own
 entry always counts among the background, in place of the furthest one: the share is never empty.
-Weight decay, part of Eq. 6, is the optimiser's.
+Weight decay, part of Eq. 6, is the optimizer's.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from imsvd.losses.output import LossOutput
 
 
 @torch.no_grad()
-def background_neighbours(similarities: Tensor, samples: Tensor, num_background: int) -> Tensor:
+def background_neighbors(similarities: Tensor, samples: Tensor, num_background: int) -> Tensor:
     """B_i: the own entry and the nearest others, `(batch, num_background)` positions.
 
     Args:
@@ -44,7 +44,7 @@ def background_neighbours(similarities: Tensor, samples: Tensor, num_background:
     return own_first.topk(num_background, dim=1).indices
 
 
-def close_neighbours(labels: Tensor, samples: Tensor, candidates: Tensor) -> Tensor:
+def close_neighbors(labels: Tensor, samples: Tensor, candidates: Tensor) -> Tensor:
     """C_i among `candidates`: whether they share a cluster with the sample in any clustering.
 
     Args:
@@ -59,7 +59,7 @@ def local_aggregation(logits: Tensor, close: Tensor) -> Tensor:
     """-log P(C_i ∩ B_i | v) / P(B_i | v) (Eq. 5), mean over the batch.
 
     Args:
-        logits: `(batch, k)` similarities with the background neighbours, over the temperature.
+        logits: `(batch, k)` similarities with the background neighbors, over the temperature.
         close: `(batch, k)`, which of them are close; at least one in each row.
     """
     of_close = logits.masked_fill(~close, float("-inf")).logsumexp(1)
@@ -96,8 +96,8 @@ class LALoss(nn.Module):
         with torch.autocast(embedding.device.type, enabled=False):
             embedding = F.normalize(at_least_float32(embedding), dim=1)
             similarities = embedding @ bank.to(embedding.dtype).T
-            background = background_neighbours(similarities, samples, self.num_background)
-            close = close_neighbours(labels, samples, background)
+            background = background_neighbors(similarities, samples, self.num_background)
+            close = close_neighbors(labels, samples, background)
             loss = local_aggregation(similarities.gather(1, background) / self.temperature, close)
         return LossOutput(loss, distributed.mean_over_ranks({"local_aggregation": loss}))
 

@@ -1,6 +1,6 @@
 """MoCo v2: improved baselines with momentum contrastive learning (https://arxiv.org/abs/2003.04297).
 
-A query, the embedding of one view, must recognise its key, the embedding of the other view by a
+A query, the embedding of one view, must recognize its key, the embedding of the other view by a
 slowly moving copy of the network, among the keys of earlier batches. The loss (InfoNCE, Eq. 1 of
 MoCo, https://arxiv.org/abs/1911.05722) is the cross-entropy of that choice.
 

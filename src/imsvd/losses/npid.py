@@ -6,13 +6,13 @@ softmax is exact; over many, noise-contrastive estimation compares the image wit
 
 | symbol | here |
 |---|---|
-| v, of unit length | `embedding`, `(batch, width)`, normalised by the loss |
+| v, of unit length | `embedding`, `(batch, width)`, normalized by the loss |
 | V, the memory bank | `bank`, `(num_samples, width)`, unit vectors held constant |
 | τ | `temperature` |
 | P(i \\| v), Eq. 2 | `instance_softmax`, its negative logarithm |
 | h(i, v), Eq. 6, and J_NCE, Eq. 7 | `noise_contrast` |
 | m | `num_negatives` |
-| Z, Eq. 8 | `normaliser`, estimated from the first batch and then held constant |
+| Z, Eq. 8 | `normalizer`, estimated from the first batch and then held constant |
 | λ, Eq. 9 | `proximal_weight`: an embedding should stay near what the bank remembers |
 
 The released code, which gave the published numbers, has no proximal term: it lets the bank follow
@@ -93,7 +93,7 @@ class NPIDLoss(nn.Module):
         proximal_weight: λ; at 0 the term is neither computed nor reported.
     """
 
-    normaliser: Tensor
+    normalizer: Tensor
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class NPIDLoss(nn.Module):
         self.form = form
         self.temperature = temperature
         self.proximal_weight = proximal_weight
-        self.register_buffer("normaliser", torch.zeros(()))
+        self.register_buffer("normalizer", torch.zeros(()))
 
     def forward(
         self, embedding: Tensor, samples: Tensor, bank: Tensor, negatives: Tensor | None = None
@@ -141,10 +141,10 @@ class NPIDLoss(nn.Module):
     ) -> Tensor:
         positive = (embedding * bank[samples]).sum(1) / self.temperature
         noise = torch.einsum("bw,bmw->bm", embedding, bank[negatives]) / self.temperature
-        if self.normaliser == 0:
+        if self.normalizer == 0:
             estimate = len(bank) * noise.detach().exp().mean()
-            self.normaliser.copy_(distributed.all_reduce_sum(estimate) / distributed.world_size())
-        log_z = self.normaliser.log()
+            self.normalizer.copy_(distributed.all_reduce_sum(estimate) / distributed.world_size())
+        log_z = self.normalizer.log()
         return noise_contrast(positive - log_z, noise - log_z, len(bank))
 
     def extra_repr(self) -> str:

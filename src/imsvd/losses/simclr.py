@@ -1,6 +1,6 @@
 """SimCLR: a simple framework for contrastive learning (https://arxiv.org/abs/2002.05709).
 
-Each of the 2N embeddings of a batch must recognise the other view of its image among all 2N - 1
+Each of the 2N embeddings of a batch must recognize the other view of its image among all 2N - 1
 others. The loss (NT-Xent) is the cross-entropy of that choice, with cosines as logits.
 
 | symbol | here |

@@ -1,6 +1,6 @@
 """SwAV: unsupervised learning by contrasting cluster assignments (https://arxiv.org/abs/2006.09882).
 
-Each view is compared with learnt prototypes. Its soft assignment to them (its code) is chosen such
+Each view is compared with learned prototypes. Its soft assignment to them (its code) is chosen such
 that the batch uses all prototypes equally, and every other view of the image must predict it.
 
 | symbol | here |
@@ -34,7 +34,7 @@ def sinkhorn_codes(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
     Args:
         scores: `(rows, prototypes)` cosines of this rank's samples.
         epsilon: ε, the smoothness of the assignment.
-        iterations: how often prototypes and samples are normalised in turn.
+        iterations: how often prototypes and samples are normalized in turn.
 
     Returns:
         `(rows, prototypes)` codes, each of which sums to 1.

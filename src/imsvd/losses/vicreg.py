@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from imsvd.losses.batch_statistics import (
-    centred,
+    centered,
     global_mean,
     global_size,
     mean_squared_difference,
@@ -43,7 +43,7 @@ def variance(deviations: Tensor) -> Tensor:
     """Mean over components of max(0, 1 − standard deviation) (Eq. 1).
 
     Args:
-        deviations: `(batch, width)`, centred.
+        deviations: `(batch, width)`, centered.
     """
     deviation = (_component_variances(deviations) + EPSILON).sqrt()
     return torch.relu(1 - deviation).mean()
@@ -53,7 +53,7 @@ def covariance(deviations: Tensor) -> Tensor:
     """Sum of the squared off-diagonal covariances over the width (Eq. 4).
 
     Args:
-        deviations: `(batch, width)`, centred.
+        deviations: `(batch, width)`, centered.
     """
     size = global_size(deviations)
     everything = moment_energy(deviations, deviations) * (size / (size - 1)) ** 2
@@ -93,7 +93,7 @@ class VICRegLoss(nn.Module):
         """Loss of two views' embeddings, `(batch, width)` each."""
         with torch.autocast(first.device.type, enabled=False):
             first, second = checked_pair("VICRegLoss", first, second, least=2)
-            views = centred(first), centred(second)
+            views = centered(first), centered(second)
             terms = {
                 "invariance": invariance(first, second),
                 "variance": (variance(views[0]) + variance(views[1])) / 2,

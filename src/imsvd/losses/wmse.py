@@ -56,7 +56,7 @@ def whiten(values: Tensor, shrinkage: float = 0.0) -> Tensor:
 
 
 class WMSELoss(nn.Module):
-    """Mean squared distance of whitened, normalised views of the global batch, two or more.
+    """Mean squared distance of whitened, normalized views of the global batch, two or more.
 
     Computed in float32 or float64. The permutations follow from the number of calls in training
     mode, a buffer, so that all ranks and a resumed run draw the same.

@@ -1,4 +1,4 @@
-"""What every method gives the training loop, and nothing about optimisers or logging."""
+"""What every method gives the training loop, and nothing about optimizers or logging."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Method(nn.Module, ABC):
     """A backbone, its heads and an objective.
 
     The loop calls `begin_epoch`, then for every step `forward` and, when the weights have moved,
-    `after_step`; it averages `statistics` over an epoch before it hands them to `summarise`.
+    `after_step`; it averages `statistics` over an epoch before it hands them to `summarize`.
     Everything a step depends on is a parameter or a buffer, so that checkpoints resume exactly.
     """
 
@@ -84,7 +84,7 @@ class Method(nn.Module, ABC):
         spread = directions.std(dim=0).mean() * directions.shape[-1] ** 0.5
         return {"spread": torch.nan_to_num(spread)}
 
-    def summarise(self, statistics: Mapping[str, Tensor]) -> dict[str, float]:
+    def summarize(self, statistics: Mapping[str, Tensor]) -> dict[str, float]:
         """Turn the averaged statistics of an epoch into named numbers."""
         return {name: float(value) for name, value in statistics.items()}
 

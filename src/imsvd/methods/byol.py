@@ -64,7 +64,7 @@ class BYOL(Method):
         )
 
     def after_step(self, progress: float) -> None:
-        """Move the target towards the online network, ever more slowly."""
+        """Move the target toward the online network, ever more slowly."""
         online = nn.Sequential(self.backbone, self.projector)
         update_momentum(self.target, online, cosine_momentum(self.momentum, progress))
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from imsvd.information import dead_units, one_hotness, resolve_units, soft_discretise
+from imsvd.information import dead_units, one_hotness, resolve_units, soft_discretize
 from imsvd.losses.imsvd import IMSVDLoss
 from imsvd.methods.base import MethodSettings
 from imsvd.methods.pairwise import PairwiseMethod
@@ -27,7 +27,7 @@ class IMSVDSettings(MethodSettings):
     units: int | tuple[int, ...] = Field(
         80, description="units per variable (D_M), or one number per variable"
     )
-    standardise: bool = Field(
+    standardize: bool = Field(
         False,
         description="whether a BatchNorm without scale and shift ends the projector; the paper has none",
     )
@@ -37,7 +37,7 @@ class IMSVDSettings(MethodSettings):
     invariance_weight: float = Field(1.0, ge=0, description="weight of TI; 0 switches it off")
     diagonal_weight: float = Field(1.0, ge=0, description="weight of DE; 0 switches it off")
     off_diagonal_weight: float = Field(1.0, ge=0, description="weight of OE; 0 switches it off")
-    normalisation: Literal["averaged", "paper"] = Field(
+    normalization: Literal["averaged", "paper"] = Field(
         "averaged", description="averaged: DE/M and OE/(M(M−1)), as released; paper: both over M²"
     )
     joint: Literal["cross", "within"] = Field(
@@ -58,7 +58,7 @@ class IMSVDSettings(MethodSettings):
 
 
 class IMSVD(PairwiseMethod):
-    """Two views through one network, discretised softly and tied by information."""
+    """Two views through one network, discretized softly and tied by information."""
 
     loss: IMSVDLoss
 
@@ -70,7 +70,7 @@ class IMSVD(PairwiseMethod):
         self.backbone = backbone
         self.projector = projector(
             (feature_width(backbone), *settings.projector),
-            last="norm_without_affine" if settings.standardise else "bare",
+            last="norm_without_affine" if settings.standardize else "bare",
         )
         self.loss = IMSVDLoss(
             settings.units,
@@ -78,7 +78,7 @@ class IMSVD(PairwiseMethod):
             invariance_weight=settings.invariance_weight,
             diagonal_weight=settings.diagonal_weight,
             off_diagonal_weight=settings.off_diagonal_weight,
-            normalisation=settings.normalisation,
+            normalization=settings.normalization,
             joint=settings.joint,
         )
 
@@ -89,14 +89,14 @@ class IMSVD(PairwiseMethod):
 
     def statistics(self, embedding: Tensor) -> dict[str, Tensor]:
         """Return how discrete the codes are and how evenly the units are used."""
-        probabilities = soft_discretise(embedding, self.units)
+        probabilities = soft_discretize(embedding, self.units)
         return {
             "share_above_0.9": one_hotness(probabilities, self.units, 0.9),
             "share_above_0.99": one_hotness(probabilities, self.units, 0.99),
             "marginals": probabilities.mean(dim=0),
         }
 
-    def summarise(self, statistics: Mapping[str, Tensor]) -> dict[str, float]:
+    def summarize(self, statistics: Mapping[str, Tensor]) -> dict[str, float]:
         """Count the units that the epoch's average marginals show to be dead."""
         return {
             "share_above_0.9": float(statistics["share_above_0.9"]),

@@ -85,7 +85,7 @@ class KeyQueueMethod(Method):
             self.queue.push(key)
 
     def after_step(self, progress: float) -> None:
-        """Move the key network towards the query network."""
+        """Move the key network toward the query network."""
         del progress
         online = nn.Sequential(self.backbone, self.projector)
         update_momentum(self.target, online, self.momentum)

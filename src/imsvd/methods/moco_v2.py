@@ -23,7 +23,7 @@ class MoCoV2(KeyQueueMethod):
     """The loss of queries against keys and queue, and nothing else.
 
     The authors shuffle samples between GPUs so that BatchNorm statistics cannot give the key away;
-    synchronised BatchNorm, in query and key network, serves the same end here.
+    synchronized BatchNorm, in query and key network, serves the same end here.
     """
 
     loss: MoCoV2Loss

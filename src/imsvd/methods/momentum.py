@@ -1,7 +1,7 @@
 """Momentum encoders: frozen copies that follow the network being trained as a moving average.
 
 A copy is an ordinary submodule, so that a checkpoint holds it, and its parameters need no gradient,
-so that neither the optimiser nor DistributedDataParallel touches them. Its parameters are averaged;
+so that neither the optimizer nor DistributedDataParallel touches them. Its parameters are averaged;
 its buffers (running statistics of BatchNorm, counters) are not weights, and are taken over as they are.
 """
 
@@ -21,7 +21,7 @@ def momentum_copy(*modules: nn.Module) -> nn.Sequential:
 
 @torch.no_grad()
 def update_momentum(follower: nn.Module, online: nn.Module, momentum: float) -> None:
-    """Move a copy towards its original: θ' ← m θ' + (1 − m) θ; buffers are taken over.
+    """Move a copy toward its original: θ' ← m θ' + (1 − m) θ; buffers are taken over.
 
     Args:
         follower: what `momentum_copy` has made.

@@ -49,7 +49,7 @@ class NPIDSettings(MethodSettings):
 
 
 class NPID(Method):
-    """Every view is to be recognised among all images that the bank remembers."""
+    """Every view is to be recognized among all images that the bank remembers."""
 
     steps: Tensor
 

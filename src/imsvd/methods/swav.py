@@ -1,7 +1,7 @@
 """SwAV as a method: backbone, projector, prototypes and swapped codes (arXiv 2006.09882).
 
 The authors' code brings the prototypes back to unit length before every step, outside the gradient.
-Here they are normalised within the loss and their length is free: the loss is the same, its gradient
+Here they are normalized within the loss and their length is free: the loss is the same, its gradient
 has no part along a prototype, and the size of a step depends on the length too.
 """
 
@@ -98,7 +98,7 @@ class SwAV(Method):
         """The prototypes, with a gradient of zero during the first `freeze_steps`.
 
         Zero rather than none, because every parameter takes part in every step. Weight decay may
-        still shrink them, which their normalisation undoes.
+        still shrink them, which their normalization undoes.
         """
         constant = self.prototypes.detach()
         return constant + (self.steps >= self.freeze_steps) * (self.prototypes - constant)

@@ -1,4 +1,4 @@
-"""VICReg as a method: backbone, projector and the three regularisers (arXiv 2105.04906)."""
+"""VICReg as a method: backbone, projector and the three regularizers (arXiv 2105.04906)."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def _require_rgb(settings: BackboneSettings) -> None:
     channels = settings.options.get("in_chans", 3)
     if channels != 3:
         raise InputError(
-            f"backbone.options.in_chans={channels!r} is not possible: images are read as RGB, grey "
+            f"backbone.options.in_chans={channels!r} is not possible: images are read as RGB, gray "
             "ones too; leave it out."
         )
 

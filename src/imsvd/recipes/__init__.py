@@ -31,7 +31,7 @@ def recipe(name: str, method: str = "imsvd") -> Config:
     """Return the configuration of the recipe called `name`, for IMSVD or another method.
 
     Another method keeps the recipe's data, views, backbone, epochs and batch, and brings its own
-    heads and optimiser, unless its recipe says otherwise.
+    heads and optimizer, unless its recipe says otherwise.
     """
     if name not in RECIPES:
         close = difflib.get_close_matches(name, RECIPES, n=1)

@@ -10,7 +10,7 @@ def corinfomax(base: Config, scale: Scale) -> Config:
 
     imagenet and cifar10: the authors' commands; their learning rates are not scaled with the batch,
     and their weight decay reaches biases and norms. small: the weight of the CIFAR command with a
-    narrower head and the optimiser of `base`; chosen by experience, not searched.
+    narrower head and the optimizer of `base`; chosen by experience, not searched.
     """
     match scale:
         case "imagenet":

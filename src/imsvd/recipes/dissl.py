@@ -8,8 +8,8 @@ from imsvd.recipes.scale import Scale
 def dissl(base: Config, scale: Scale) -> Config:
     """DISSL in place of the method of `base`.
 
-    imagenet: the authors' heads, weights and batch; the optimiser is that of `base`, because theirs
-    is not known here. cifar10: the optimiser and heads of the authors' minimal example on STL-10
+    imagenet: the authors' heads, weights and batch; the optimizer is that of `base`, because theirs
+    is not known here. cifar10: the optimizer and heads of the authors' minimal example on STL-10
     with ResNet-18 (there Adam), and fewer classes for fewer images. small: chosen by experience,
     not searched.
     """

@@ -12,7 +12,7 @@ def shapes() -> Config:
     Command: imsvd demo
     Hardware: two CPU cores
     """
-    # A crop must keep the object in sight, and colour must not be enough to recognise an image.
+    # A crop must keep the object in sight, and color must not be enough to recognize an image.
     view = cifar_views(32).views[0].model_copy(update={"crop_scale": (0.5, 1.0), "hue": 0.2})
     return Config(
         data=DataSettings(source="shapes"),

@@ -49,7 +49,7 @@ def methods() -> Experiment:
         axis="epochs",
         notes={
             "full": (
-                "Every method has its recipe's batch and optimiser; VICReg beyond 100 epochs those "
+                "Every method has its recipe's batch and optimizer; VICReg beyond 100 epochs those "
                 "that its authors give for 1000.",
             ),
             "cpu": (
@@ -60,12 +60,12 @@ def methods() -> Experiment:
     )
 
 
-def nearest_neighbours() -> Experiment:
-    """Table II: accuracy of nearest neighbours."""
+def nearest_neighbors() -> Experiment:
+    """Table II: accuracy of nearest neighbors."""
     return Experiment(
         "knn",
         "Table II",
-        "Classification by the nearest neighbours: IMSVD is best with 20, and with 200 as good as BYOL.",
+        "Classification by the nearest neighbors: IMSVD is best with 20, and with 200 as good as BYOL.",
         tuple(
             Entry(
                 method,
@@ -81,7 +81,7 @@ def nearest_neighbours() -> Experiment:
             for column in columns
         ),
         compares=("rows",),
-        axis="neighbours",
+        axis="neighbors",
         notes={
             "full": (
                 "The paper does not say how long these were trained: the longest of Table I is "

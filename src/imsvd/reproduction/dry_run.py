@@ -1,7 +1,7 @@
 """`imsvd reproduce … --scale full --dry-run`: every configuration tried before a cluster is asked.
 
 Each is built in full size on the meta device, where shapes are real and memory is not. Then its
-smallest form (the same method, terms of the loss, optimiser and views, with a tiny backbone, batch
+smallest form (the same method, terms of the loss, optimizer and views, with a tiny backbone, batch
 and width) is trained for a step on the CPU. Configurations with one smallest form share that step.
 """
 
@@ -183,7 +183,7 @@ def _check_optimizer(method: Method, config: Config) -> None:
     groups = build_optimizer(method, config).param_groups
     listed = [id(weight) for group in groups for weight in group["params"]]
     trained = {id(weight) for weight in method.parameters() if weight.requires_grad}
-    _require(len(listed) == len(trained) and set(listed) == trained, "the optimiser")
+    _require(len(listed) == len(trained) and set(listed) == trained, "the optimizer")
 
 
 def _check_heads(method: Method, batch: int) -> None:

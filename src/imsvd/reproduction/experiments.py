@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from imsvd.errors import InputError
 from imsvd.reproduction.ablations import batch_size, loss_terms, projector_depth, units, width
-from imsvd.reproduction.comparisons import cost, longest, methods, nearest_neighbours, transfer
+from imsvd.reproduction.comparisons import cost, longest, methods, nearest_neighbors, transfer
 from imsvd.reproduction.experiment import DRAWN, Cell, Entry, Experiment, Measure
 from imsvd.reproduction.variants import Run, Scale, Setup
 
@@ -22,7 +22,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
     for experiment in (
         methods(),
-        nearest_neighbours(),
+        nearest_neighbors(),
         transfer(),
         cost(),
         batch_size(),

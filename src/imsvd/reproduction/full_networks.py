@@ -18,7 +18,7 @@ IMAGENET_IMAGES = 1_281_167
 
 _FLOAT_BYTES = 4
 _SLOTS = {"lars": 1, "sgd": 1, "adamw": 2}
-"""Tensors that an optimiser remembers for every weight."""
+"""Tensors that an optimizer remembers for every weight."""
 
 
 class Sizes(NamedTuple):

@@ -21,7 +21,7 @@ from imsvd.datasets.scene_files import write_scenes
 from imsvd.encoder import load
 from imsvd.errors import InputError
 from imsvd.evaluating import evaluate_coco, evaluate_voc07
-from imsvd.evaluation.classification import adapted, open_labelled
+from imsvd.evaluation.classification import adapted, open_labeled
 from imsvd.evaluation.places205 import PLACES205_SETTINGS
 from imsvd.explanations import explain
 from imsvd.grid.plan import Job
@@ -135,7 +135,7 @@ def _measure_places205(measurement: Measurement, store: Path, console: Console) 
     if measurement.asked["data"] != _STAND_INS["places205"]:
         return evaluate_places205(folder, measurement.asked["data"], console=console)
     images = measurement.asked["images"]
-    splits = open_labelled(images)
+    splits = open_labeled(images)
     settings = adapted(PLACES205_SETTINGS, splits.train, None, ())
     # Another name than the protocol's own, for results.jsonl must not call these images Places205.
     evaluation = Evaluation("places205-adapted", load(folder), splits, settings)

@@ -163,16 +163,16 @@ def _best(
 ) -> Best:
     pick = min if members[0].lower_is_better else max
     top = pick(member.paper for member in members)
-    favourites = [member for member in members if member.paper == top]
+    favorites = [member for member in members if member.paper == top]
     ours = pick(members, key=lambda member: member.ours.mean)
-    gap = min(abs(ours.ours.mean - favourite.ours.mean) for favourite in favourites)
+    gap = min(abs(ours.ours.mean - favorite.ours.mean) for favorite in favorites)
 
     def label(point: Point) -> str:
         return point.row if direction == "rows" else point.column
 
     verdict: Literal["kept", "kept within the spread", "another"] = "another"
-    if ours in favourites:
+    if ours in favorites:
         verdict = "kept"
     elif deviation is not None and gap <= deviation:
         verdict = "kept within the spread"
-    return Best(line, tuple(map(label, favourites)), label(ours), verdict)
+    return Best(line, tuple(map(label, favorites)), label(ours), verdict)

@@ -36,7 +36,7 @@ imsvd reproduce --out benchmarks/reproduction --write-docs docs/reproduction.md 
 
 A file `comment.md` beside a result, or in the store itself, is quoted on this page.
 
-`DIR` holds labelled images in `train/` and `test/`. Kill the command at any moment and give it
+`DIR` holds labeled images in `train/` and `test/`. Kill the command at any moment and give it
 again: finished runs are not repeated, unfinished ones go on, and a run that several experiments
 need is trained once.
 

@@ -24,7 +24,7 @@ INK = "#404040"
 Cell = Mapping[str, Any]
 """As in result.json."""
 Look = tuple[str, str]
-"""Colour and style of a line."""
+"""Color and style of a line."""
 
 
 class Panel(NamedTuple):
@@ -69,7 +69,7 @@ def draw_result(content: Mapping[str, Any], path: Path) -> None:
             above, below = (axes[2 * (number // across) + k][number % across] for k in (0, 1))
             if number < len(panels):
                 panel = panels[number]
-                # A colour of the legend would name a line that stands alone after another panel's.
+                # A color of the legend would name a line that stands alone after another panel's.
                 alone = len(panel.series) == 1 < len(longest.series)
                 looks = [(INK, "-")] if alone else [_look(k) for k in range(len(panel.series))]
                 _draw(above, panel, content["axis"], looks, paper=True)
@@ -132,7 +132,7 @@ def _draw_series(
     *,
     paper: bool,
 ) -> None:
-    colour, line = look
+    color, line = look
     places = [panel.places.index(cell[panel.across]) for cell in cells]
     values = [cell["paper" if paper else "mean"] for cell in cells]
     deviations = [0.0 if paper else cell["sd"] or 0.0 for cell in cells]
@@ -140,7 +140,7 @@ def _draw_series(
         places,
         values,
         yerr=deviations if any(deviations) else None,
-        color=colour,
+        color=color,
         # Methods side by side have no order, and a line between them would claim one.
         linestyle=line if panel.across == "column" else "none",
         marker="o",
@@ -150,14 +150,14 @@ def _draw_series(
     )
     if not paper:
         for cell, place in zip(cells, places, strict=True):
-            _draw_runs(axis, cell, place, colour)
+            _draw_runs(axis, cell, place, color)
 
 
-def _draw_runs(axis: Axes, cell: Cell, place: int, colour: str) -> None:
+def _draw_runs(axis: Axes, cell: Cell, place: int, color: str) -> None:
     """Every seed as a small pale dot beside the mean."""
     values = [run["value"] for run in cell["runs"] if run["value"] is not None]
     if len(values) > 1:
-        axis.plot([place + 0.12] * len(values), values, ".", color=colour, alpha=0.5, markersize=4)
+        axis.plot([place + 0.12] * len(values), values, ".", color=color, alpha=0.5, markersize=4)
 
 
 def _look(number: int) -> Look:

@@ -1,4 +1,4 @@
-"""Training: the loop, its data, optimisers, metrics and checkpoints."""
+"""Training: the loop, its data, optimizers, metrics and checkpoints."""
 
 from imsvd.training.loop import train
 

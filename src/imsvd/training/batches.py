@@ -26,7 +26,7 @@ from imsvd.views import (
     ViewsSettings,
     keyed_uniforms,
     make_views_batched,
-    normalise,
+    normalize,
     sample_parameters,
 )
 
@@ -167,7 +167,7 @@ class StreamedBatches(Batches):
         with closing(batches):
             for batch in batches:
                 views = [
-                    normalise(levels.to(self.device, non_blocking=True), view)
+                    normalize(levels.to(self.device, non_blocking=True), view)
                     for levels, view in zip(batch.views, self.views.every, strict=True)
                 ]
                 samples = batch.samples.to(self.device, non_blocking=True)
@@ -205,7 +205,7 @@ class _ViewDataset(Dataset[Sample]):
 
 
 def _collate(samples: list[Sample]) -> Batch:
-    """A batch whose views are bytes still; the trainer's process normalises them on its device."""
+    """A batch whose views are bytes still; the trainer's process normalizes them on its device."""
     views = [stack_views(view) for view in zip(*(sample.views for sample in samples), strict=True)]
     positions = torch.tensor([sample.position for sample in samples])
     return Batch(views, positions, [bad for sample in samples for bad in sample.bad])

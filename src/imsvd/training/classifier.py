@@ -1,4 +1,4 @@
-"""An encoder's backbone with a linear classifier on it, and the optimiser of both."""
+"""An encoder's backbone with a linear classifier on it, and the optimizer of both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from imsvd.evaluation.classification import ClassificationSettings
 
 
 class Classifier(nn.Module):
-    """Maps normalised images (batch, 3, size, size) to logits (batch, classes).
+    """Maps normalized images (batch, 3, size, size) to logits (batch, classes).
 
     A frozen backbone takes no gradients and stays in evaluation mode, so that neither its weights
     nor the statistics of its norms move. The head starts as MoCo's and VICReg's: N(0, 0.01²), bias 0.

@@ -1,4 +1,4 @@
-"""What is evaluated: one protocol on one encoder and one set of labelled images."""
+"""What is evaluated: one protocol on one encoder and one set of labeled images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from imsvd.config import Config
 from imsvd.datasets.source import hash_listing
 from imsvd.encoder import Encoder
-from imsvd.evaluation.classification import ClassificationSettings, LabelledSplits
+from imsvd.evaluation.classification import ClassificationSettings, LabeledSplits
 from imsvd.views import ViewSettings, ViewsSettings
 
 
@@ -19,7 +19,7 @@ class Evaluation(NamedTuple):
 
     protocol: str
     encoder: Encoder
-    splits: LabelledSplits
+    splits: LabeledSplits
     settings: ClassificationSettings
     labels: str = ""
     """Whose labels are trained on, where it is not all of them."""
@@ -44,13 +44,13 @@ class Evaluation(NamedTuple):
 
     @property
     def view(self) -> ViewSettings:
-        """A random crop and a flip, at the size and with the normalisation the encoder knows."""
+        """A random crop and a flip, at the size and with the normalization the encoder knows."""
         description = self.encoder.description
         return ViewSettings(
             size=description.size,
             crop_scale=self.settings.crop_scale,
             jitter_probability=0,
-            grey_probability=0,
+            gray_probability=0,
             mean=description.mean,
             std=description.std,
         )

@@ -15,7 +15,7 @@ from imsvd.errors import InputError
 
 
 def launch(config: Config) -> Fabric:
-    """Start the processes that `config.compute` asks for; torchrun and SLURM are recognised."""
+    """Start the processes that `config.compute` asks for; torchrun and SLURM are recognized."""
     compute = config.compute
     accelerator = compute.accelerator
     if accelerator == "auto" and not (

@@ -58,7 +58,7 @@ def train(config: Config, run: RunFolder, console: Console) -> None:
     if not fabric.is_global_zero:
         console = Console(quiet=True)
     if fabric.world_size > 1 and fabric.device.type == "cpu":
-        console.print("[yellow]BatchNorm is not synchronised between CPU processes.[/yellow]")
+        console.print("[yellow]BatchNorm is not synchronized between CPU processes.[/yellow]")
     order = EpochOrder(
         len(source), config.training.batch_size, config.seed, fabric.global_rank, fabric.world_size
     )
@@ -195,7 +195,7 @@ class Trainer:
             "epoch": self.epoch,
             "step": self.step,
             "lr": self.optimizer.param_groups[0]["lr"],
-            **self.metrics.summarise(self.method, output.features),
+            **self.metrics.summarize(self.method, output.features),
             "images_per_second": steps * self.config.training.batch_size / seconds,
             "seconds": seconds,
             "total_seconds": self.seconds,

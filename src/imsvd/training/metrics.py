@@ -32,7 +32,7 @@ class EpochMetrics:
         self._add("terms", {"loss": output.loss.detach(), **output.terms})
         self._add("statistics", statistics)
 
-    def summarise(self, method: Method, features: Tensor) -> dict[str, Any]:
+    def summarize(self, method: Method, features: Tensor) -> dict[str, Any]:
         """Return the epoch's record; `features` of its last batch give the effective rank."""
         terms = mean_over_ranks(
             {name: total / self.steps for name, total in self.sums["terms"].items()}
@@ -44,7 +44,7 @@ class EpochMetrics:
             "loss": float(terms.pop("loss")),
             "terms": {name: float(value) for name, value in terms.items()},
             "health": {
-                **method.summarise(statistics),
+                **method.summarize(statistics),
                 "effective_rank": float(effective_rank(features)),
             },
         }

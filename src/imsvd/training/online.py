@@ -8,7 +8,7 @@ from torch import nn
 from imsvd.config import Config
 from imsvd.datasets import ImageSource, Subset, open_source
 from imsvd.errors import InputError
-from imsvd.evaluation import Features, KNNSettings, extract_features, knn, usable_neighbours
+from imsvd.evaluation import Features, KNNSettings, extract_features, knn, usable_neighbors
 
 HELD_OUT = 5
 """Without a test split every fifth training image asks and the others answer."""
@@ -35,7 +35,7 @@ class OnlineKNN:
         bank, queries = self._features(backbone, self.bank), self._features(backbone, self.queries)
         assert bank.labels is not None
         assert queries.labels is not None
-        settings = usable_neighbours(KNNSettings(neighbours=(20,)), len(bank.features))
+        settings = usable_neighbors(KNNSettings(neighbors=(20,)), len(bank.features))
         return knn(bank.features, bank.labels, queries.features, queries.labels, settings)
 
     def _features(self, backbone: nn.Module, source: ImageSource) -> Features:

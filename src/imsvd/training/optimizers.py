@@ -1,4 +1,4 @@
-"""Optimisers and the one learning-rate schedule: linear warm-up, then cosine to a floor."""
+"""Optimizers and the one learning-rate schedule: linear warm-up, then cosine to a floor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from imsvd.methods import Method
 
 
 def build_optimizer(method: Method, config: Config) -> torch.optim.Optimizer:
-    """Build the optimiser; biases and norms are spared weight decay (and, by LARS, adaptation)."""
+    """Build the optimizer; biases and norms are spared weight decay (and, by LARS, adaptation)."""
     settings = config.optimizer
     groups = _parameter_groups(method, settings)
     lr = config.peak_lr

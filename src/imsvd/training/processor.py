@@ -14,7 +14,7 @@ _NEVER, _NONE = 2**31 - 1, 0
 def use_processor_well(method: Method) -> None:
     """Prepare a method in channels_last for steps on a CPU.
 
-    PyTorch's fused optimisers would save another three hundredths, but with them a run that is
+    PyTorch's fused optimizers would save another three hundredths, but with them a run that is
     interrupted and resumed does not end with the same weights.
     """
     keep_freed_memory()

@@ -2,7 +2,7 @@
 
 Each opens its images, takes the published settings and hands both to the one loop. `run` is a run
 folder or a backbone such as "timm:resnet50"; results are appended to results.jsonl and returned:
-accuracies of the last epoch and, so labelled, of the best one. An evaluation that was interrupted
+accuracies of the last epoch and, so labeled, of the best one. An evaluation that was interrupted
 goes on where it was saved, in RUN/evaluations/.
 """
 
@@ -16,9 +16,9 @@ from rich.console import Console
 from imsvd.encoder import open_encoder, results_folder
 from imsvd.evaluation.classification import (
     ClassificationSettings,
-    LabelledSplits,
+    LabeledSplits,
     adapted,
-    open_labelled,
+    open_labeled,
 )
 from imsvd.evaluation.finetune import FINETUNE_SETTINGS
 from imsvd.evaluation.linear import linear_settings
@@ -41,13 +41,13 @@ def evaluate_linear(
 
     Args:
         run: whose encoder.
-        data: labelled images with a test split.
+        data: labeled images with a test split.
         recipe: "imagenet" or "cifar10"; by default chosen from the size of the images.
         epochs: another number of epochs than the published one.
         settings: overrides such as "head_lr=0.1" or "compute.devices=2".
         console: where to show progress.
     """
-    splits = open_labelled(data)
+    splits = open_labeled(data)
     published = linear_settings(splits.train, recipe)
     chosen = adapted(published, splits.train, epochs, settings)
     return _evaluate(run, "linear", data, splits, chosen, console)
@@ -62,7 +62,7 @@ def evaluate_finetune(
     console: Console | None = None,
 ) -> dict[str, float]:
     """Train the backbone and a classifier on all labels; arguments as for `evaluate_linear`."""
-    splits = open_labelled(data)
+    splits = open_labeled(data)
     chosen = adapted(FINETUNE_SETTINGS, splits.train, epochs, settings)
     return _evaluate(run, "finetune", data, splits, chosen, console)
 
@@ -81,7 +81,7 @@ def evaluate_semi(
 
     Args:
         run: whose encoder.
-        data: labelled images with a test split.
+        data: labeled images with a test split.
         fraction: the share of labels, such as 0.01; it chooses the settings and names the result.
         names: a file that lists the images whose labels are used, one name a line; by default
             they are drawn, class by class, and "seed=1" among the settings draws others.
@@ -90,7 +90,7 @@ def evaluate_semi(
         console: where to show progress.
     """
     published = semi_settings(fraction)
-    splits = open_labelled(data)
+    splits = open_labeled(data)
     seed = adapted(published, splits.train, epochs, settings).seed
     listed = None if names is None else Path(names).expanduser()
     part = semi_splits(splits, fraction, names=listed, seed=seed)
@@ -125,7 +125,7 @@ def _evaluate(
     run: str | Path,
     protocol: str,
     data: str | Path,
-    splits: LabelledSplits,
+    splits: LabeledSplits,
     settings: ClassificationSettings,
     console: Console | None,
     labels: str = "",

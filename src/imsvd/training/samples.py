@@ -41,7 +41,7 @@ class Sample(NamedTuple):
     position: int
     """Its position in the data, even where another picture replaces it."""
     views: list[Tensor]
-    """(3, size, size) uint8 each, not yet normalised."""
+    """(3, size, size) uint8 each, not yet normalized."""
     bad: list[BadImage]
     """The unreadable pictures met on the way to it."""
 

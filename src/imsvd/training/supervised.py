@@ -75,7 +75,7 @@ def evaluate_by_training(
         console = Console(quiet=True)
     _require_divisible(settings.batch_size, fabric.world_size)
     if fabric.world_size > 1 and fabric.device.type == "cpu" and not settings.frozen:
-        console.print("[yellow]BatchNorm is not synchronised between CPU processes.[/yellow]")
+        console.print("[yellow]BatchNorm is not synchronized between CPU processes.[/yellow]")
     training = ClassifierTraining(evaluation, folder, fabric)
     for complaint in together(training.resume):
         console.print(f"[yellow]{escape(complaint)}[/yellow] Using the checkpoint before it.")
@@ -232,7 +232,7 @@ class ClassifierTraining:
             )
 
     def metrics(self) -> dict[str, float]:
-        """Accuracies in percent after the last epoch and, so labelled, after the best one."""
+        """Accuracies in percent after the last epoch and, so labeled, after the best one."""
         prefix = self.evaluation.protocol.replace("-", "_")
         last = self.history[-1]
         named = {f"{prefix}_{name}": last[name] for name in ("top1", "top5") if name in last}

@@ -2,7 +2,7 @@
 
 from imsvd.views.batched import batch_views, make_views_batched
 from imsvd.views.keyed import keyed_uniforms
-from imsvd.views.levels import normalise
+from imsvd.views.levels import normalize
 from imsvd.views.parameters import ViewParameters, sample_parameters
 from imsvd.views.settings import ViewSettings, ViewsSettings, cifar_views, paper_views
 from imsvd.views.single import image_views, make_levels, make_view
@@ -18,7 +18,7 @@ __all__ = [
     "make_levels",
     "make_view",
     "make_views_batched",
-    "normalise",
+    "normalize",
     "paper_views",
     "sample_parameters",
 ]

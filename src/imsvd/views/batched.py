@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from imsvd.views.colour import jitter_, plan_jitter, solarise_, to_grey_
+from imsvd.views.color import jitter_, plan_jitter, solarize_, to_gray_
 from imsvd.views.parameters import Flags, ViewParameters, sample_parameters
 from imsvd.views.resampling import blur_matrices, resize_matrices
 from imsvd.views.settings import ViewSettings, ViewsSettings
@@ -81,12 +81,12 @@ def _make_block(
     planes = crop_planes(images.index_select(0, permutation), parameters, settings)
     flat = planes.view(3, -1, size * size)
     jitter_(flat, plan)
-    if (rows := _rows(parameters.grey, device)) is not None:
-        to_grey_(flat, rows)
+    if (rows := _rows(parameters.gray, device)) is not None:
+        to_gray_(flat, rows)
     if (rows := _rows(parameters.blur, device)) is not None:
         blur_(planes, rows, blur_matrices(parameters.blur_sigma[parameters.blur], size, device))
-    if (rows := _rows(parameters.solarise, device)) is not None:
-        solarise_(flat, rows)
+    if (rows := _rows(parameters.solarize, device)) is not None:
+        solarize_(flat, rows)
     mean, std = (
         torch.tensor(channels)[:, None, None] for channels in (settings.mean, settings.std)
     )
@@ -117,7 +117,7 @@ def make_views_batched(
         settings: of the view.
 
     Returns:
-        (n, 3, size, size) float32, normalised, in channels_last memory format.
+        (n, 3, size, size) float32, normalized, in channels_last memory format.
     """
     if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
         raise ValueError(

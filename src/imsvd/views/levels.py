@@ -1,7 +1,7 @@
 """Views as bytes, and how bytes become what a network takes.
 
 A view is made of bytes and stays so until its batch is complete: a quarter of the memory to fill, to
-hand from one process to another and to copy to a GPU. Then one pass normalises the whole batch.
+hand from one process to another and to copy to a GPU. Then one pass normalizes the whole batch.
 """
 
 from functools import lru_cache
@@ -15,7 +15,7 @@ _CACHED = 2**18
 """Values that a processor works on at a time: in its cache they need not be fetched twice."""
 
 
-def normalise(levels: Tensor, settings: ViewSettings) -> Tensor:
+def normalize(levels: Tensor, settings: ViewSettings) -> Tensor:
     """(x / 255 - mean) / std for every channel.
 
     Args:
@@ -28,19 +28,19 @@ def normalise(levels: Tensor, settings: ViewSettings) -> Tensor:
     count, channels, height, width = levels.shape
     scale, shift = _scale_and_shift(settings.mean, settings.std, width, levels.device)
     rows = levels.permute(0, 2, 3, 1).reshape(count, height, width * channels)
-    normalised = torch.empty(rows.shape, dtype=torch.float32, device=levels.device)
+    normalized = torch.empty(rows.shape, dtype=torch.float32, device=levels.device)
     on_processor = levels.device.type == "cpu"
     step = max(1, _CACHED // (height * width * channels) if on_processor else count)
-    for source, target in zip(torch.split(rows, step), torch.split(normalised, step), strict=True):
+    for source, target in zip(torch.split(rows, step), torch.split(normalized, step), strict=True):
         torch.addcmul(shift, target.copy_(source), scale, out=target)
-    return normalised.view(count, height, width, channels).permute(0, 3, 1, 2)
+    return normalized.view(count, height, width, channels).permute(0, 3, 1, 2)
 
 
 @lru_cache(maxsize=32)
 def _scale_and_shift(
     mean: tuple[float, ...], std: tuple[float, ...], width: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """(3 width,) each: what normalises one row of pixels; whole rows go fast, triples do not."""
+    """(3 width,) each: what normalizes one row of pixels; whole rows go fast, triples do not."""
     means, stds = torch.tensor(mean), torch.tensor(std)
     scale, shift = 1 / (255.0 * stds), -means / stds
     return scale.repeat(width).to(device), shift.repeat(width).to(device)

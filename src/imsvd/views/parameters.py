@@ -1,4 +1,4 @@
-"""Which crop, which colours: the parameters of a view, drawn as torchvision draws them.
+"""Which crop, which colors: the parameters of a view, drawn as torchvision draws them.
 
 Both appliers, one image at a time (`single`) and a whole batch (`batched`), take these parameters,
 so they can be compared with each other and with torchvision for the same draw.
@@ -15,7 +15,7 @@ from imsvd.views.keyed import keyed_uniforms
 from imsvd.views.settings import ViewSettings
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
-"""The operations of colour jitter, numbered as in torchvision's `ColorJitter`."""
+"""The operations of color jitter, numbered as in torchvision's `ColorJitter`."""
 
 _CROP_ATTEMPTS = 10
 _DRAWS_PER_ATTEMPT = 4
@@ -26,10 +26,10 @@ _FLIP = 4
 _JITTER = 5
 _ORDER = slice(6, 10)
 _FACTORS = slice(10, 14)
-_GREY = 14
+_GRAY = 14
 _BLUR = 15
 _BLUR_SIGMA = 16
-_SOLARISE = 17
+_SOLARIZE = 17
 _LATER_ATTEMPTS = 20
 
 Integers = npt.NDArray[np.int64]
@@ -53,10 +53,10 @@ class ViewParameters(NamedTuple):
     saturation: Reals
     hue: Reals
     """In turns, -0.5 to 0.5."""
-    grey: Flags
+    gray: Flags
     blur: Flags
     blur_sigma: Reals
-    solarise: Flags
+    solarize: Flags
 
     def select(self, rows: slice | Integers) -> "ViewParameters":
         """The parameters of some of the samples, in the order asked for."""
@@ -146,10 +146,10 @@ def _decode(settings: ViewSettings, boxes: _Boxes, uniforms: Reals) -> ViewParam
         contrast=_factor(settings.contrast, factors[:, CONTRAST]),
         saturation=_factor(settings.saturation, factors[:, SATURATION]),
         hue=_between((-settings.hue, settings.hue), factors[:, HUE]),
-        grey=uniforms[:, _GREY] < settings.grey_probability,
+        gray=uniforms[:, _GRAY] < settings.gray_probability,
         blur=uniforms[:, _BLUR] < settings.blur_probability,
         blur_sigma=_between(settings.blur_sigma, uniforms[:, _BLUR_SIGMA]),
-        solarise=uniforms[:, _SOLARISE] < settings.solarise_probability,
+        solarize=uniforms[:, _SOLARIZE] < settings.solarize_probability,
     )
 
 
@@ -183,7 +183,7 @@ def sample_parameters(
         start = _LATER_ATTEMPTS + (attempt - 1) * _DRAWS_PER_ATTEMPT
         return keyed_uniforms(seed, epoch, indices[rows], view, _DRAWS_PER_ATTEMPT, start=start)
 
-    uniforms = keyed_uniforms(seed, epoch, indices, view, _SOLARISE + 1)
+    uniforms = keyed_uniforms(seed, epoch, indices, view, _SOLARIZE + 1)
     sizes = np.asarray(heights, dtype=np.int64), np.asarray(widths, dtype=np.int64)
     boxes = _sample_crops(settings, *sizes, uniforms[:, _FIRST_ATTEMPT], draw_again)
     return _decode(settings, boxes, uniforms)

@@ -1,6 +1,6 @@
 """Views of one photograph on OpenCV, several times as fast as torchvision's functionals.
 
-Brightness, contrast and saturation blend a pixel with its grey or with a constant. A factor of at
+Brightness, contrast and saturation blend a pixel with its gray or with a constant. A factor of at
 most 1 cannot leave the scale, so such a blend needs no clipping and is merged with the next one.
 Hue and blur are computed in float32. Each operation is within a level of torchvision's on bytes.
 
@@ -32,7 +32,7 @@ _RED, _GREEN, _BLUE = 0.2989, 0.587, 0.114
 _DEGREES = 360.0
 # torchvision drops fractions of a level, OpenCV rounds them.
 _DROPPED = 0.5
-# Neighbours that weigh less than this do not change a level.
+# Neighbors that weigh less than this do not change a level.
 _LEAST_WEIGHT = 1 / 1024
 
 
@@ -94,23 +94,23 @@ def _crop_between_pixels(
 
 
 class Blend(NamedTuple):
-    """x -> image * x + grey * luma(x) + offset, for every channel x of a pixel."""
+    """x -> image * x + gray * luma(x) + offset, for every channel x of a pixel."""
 
     image: float = 1.0
-    grey: float = 0.0
+    gray: float = 0.0
     offset: float = 0.0
 
     def then(self, following: "Blend") -> "Blend":
         """Both in one, provided that nothing is clipped in between."""
         return Blend(
             following.image * self.image,
-            following.image * self.grey + following.grey * (self.image + self.grey),
-            (following.image + following.grey) * self.offset + following.offset,
+            following.image * self.gray + following.gray * (self.image + self.gray),
+            (following.image + following.gray) * self.offset + following.offset,
         )
 
     def apply(self, view: Pixels) -> Pixels:
         """Map a (size, size, 3) view, clipping to the scale."""
-        red, green, blue = self.grey * _RED, self.grey * _GREEN, self.grey * _BLUE
+        red, green, blue = self.gray * _RED, self.gray * _GREEN, self.gray * _BLUE
         image, offset = self.image, self.offset
         matrix = (
             (red + image, green, blue, offset),
@@ -164,7 +164,7 @@ def _blend(operation: int, factor: float, view: Pixels, pending: Blend | None) -
         red, green, blue, _ = cv2.mean(view)
         mean = _RED * red + _GREEN * green + _BLUE * blue
         if pending:
-            mean = (pending.image + pending.grey) * mean + pending.offset
+            mean = (pending.image + pending.gray) * mean + pending.offset
         return Blend(factor, 0.0, rest * mean - _DROPPED)
     return Blend(factor, 0.0, -_DROPPED)
 
@@ -178,7 +178,7 @@ def blur_view(view: Pixels, sigma: float) -> Pixels:
     return cv2.sepFilter2D(view, cv2.CV_8U, kernel, kernel)  # type: ignore[return-value]
 
 
-def solarise(view: Pixels) -> Pixels:
+def solarize(view: Pixels) -> Pixels:
     """Invert the bright half: the smaller of each value and its inverse."""
     inverse: Pixels = 255 - view
     return np.minimum(view, inverse, out=inverse)
@@ -205,12 +205,12 @@ def make_photograph_view(
         view = cv2.flip(view, 1)  # type: ignore[assignment]
     if parameters.jitter[i]:
         view = jitter(view, parameters, i)
-    if parameters.grey[i]:
+    if parameters.gray[i]:
         view = cv2.cvtColor(view, cv2.COLOR_RGB2GRAY)  # type: ignore[assignment]
     if parameters.blur[i]:
         view = blur_view(view, float(parameters.blur_sigma[i]))
-    if parameters.solarise[i]:
-        view = solarise(view)
+    if parameters.solarize[i]:
+        view = solarize(view)
     if view.ndim == 2:
         view = cv2.cvtColor(view, cv2.COLOR_GRAY2RGB)  # type: ignore[assignment]
     return view

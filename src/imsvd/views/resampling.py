@@ -56,14 +56,14 @@ def resize_matrices(
     out = np.broadcast_to(np.arange(out_size), (len(lengths), out_size))
     if reverse is not None:
         out = np.where(reverse[:, None], out[:, ::-1], out)
-    centres = starts[:, None] + scale[:, None] * (out + 0.5) - 0.5
+    centers = starts[:, None] + scale[:, None] * (out + 0.5) - 0.5
     position = np.arange(in_size)
     inside = (position >= starts[:, None]) & (position < (starts + lengths)[:, None])
     narrowing = torch.from_numpy((1 / np.maximum(scale, 1)).astype(np.float32)).to(device)
-    centre = torch.from_numpy(centres.astype(np.float32)).to(device)
+    center = torch.from_numpy(centers.astype(np.float32)).to(device)
     mask = torch.from_numpy(inside.astype(np.float32)).to(device)
     pixels = torch.arange(in_size, dtype=torch.float32, device=device)
-    distance = (pixels - centre[:, :, None]).abs_().mul_(narrowing[:, None, None])
+    distance = (pixels - center[:, :, None]).abs_().mul_(narrowing[:, None, None])
     weights = _filter(distance, interpolation).mul_(mask[:, None, :])
     return weights.div_(weights.sum(dim=2, keepdim=True))
 

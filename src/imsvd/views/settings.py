@@ -18,7 +18,7 @@ Range = tuple[Positive, Positive]
 
 
 class ViewSettings(Settings):
-    """How one view is cut from an image: crop, flip, colour jitter, grey, blur, solarise."""
+    """How one view is cut from an image: crop, flip, color jitter, gray, blur, solarize."""
 
     size: int = Field(ge=8, description="Height and width of the view, in pixels.")
     crop_scale: Range = Field(
@@ -33,7 +33,7 @@ class ViewSettings(Settings):
         "bicubic.",
     )
     flip_probability: Probability = Field(default=0.5, description="Chance of a mirror image.")
-    jitter_probability: Probability = Field(default=0.8, description="Chance of colour jitter.")
+    jitter_probability: Probability = Field(default=0.8, description="Chance of color jitter.")
     brightness: Strength = Field(
         default=0.4, description="Brightness factor is drawn from [max(0, 1 - b), 1 + b]."
     )
@@ -46,12 +46,12 @@ class ViewSettings(Settings):
     hue: float = Field(
         default=0.1, ge=0, le=0.5, description="Hue shift is drawn from [-hue, hue] turns."
     )
-    grey_probability: Probability = Field(default=0.2, description="Chance of losing all colour.")
+    gray_probability: Probability = Field(default=0.2, description="Chance of losing all color.")
     blur_probability: Probability = Field(default=0.0, description="Chance of a Gaussian blur.")
     blur_sigma: Range = Field(
         default=(0.1, 2.0), description="Smallest and largest standard deviation, in view pixels."
     )
-    solarise_probability: Probability = Field(
+    solarize_probability: Probability = Field(
         default=0.0, description="Chance that values of 128 and above are inverted."
     )
     mean: tuple[float, float, float] = Field(
@@ -119,17 +119,17 @@ class ViewsSettings(Settings):
 
 
 def paper_views(size: int = 224) -> ViewsSettings:
-    """The paper's two asymmetric ImageNet views: always blurred, and sometimes solarised."""
+    """The paper's two asymmetric ImageNet views: always blurred, and sometimes solarized."""
     return ViewsSettings(
         views=(
-            ViewSettings(size=size, blur_probability=1.0, solarise_probability=0.0),
-            ViewSettings(size=size, blur_probability=0.1, solarise_probability=0.2),
+            ViewSettings(size=size, blur_probability=1.0, solarize_probability=0.0),
+            ViewSettings(size=size, blur_probability=0.1, solarize_probability=0.2),
         )
     )
 
 
 def cifar_views(size: int = 32) -> ViewsSettings:
-    """The released CIFAR script's two identical views: larger crops, stronger colour, no blur."""
+    """The released CIFAR script's two identical views: larger crops, stronger color, no blur."""
     view = ViewSettings(
         size=size, crop_scale=(0.2, 1.0), saturation=0.4, mean=CIFAR_MEAN, std=CIFAR_STD
     )

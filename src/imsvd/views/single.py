@@ -6,7 +6,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
-from imsvd.views.levels import normalise
+from imsvd.views.levels import normalize
 from imsvd.views.parameters import (
     BRIGHTNESS,
     CONTRAST,
@@ -17,7 +17,7 @@ from imsvd.views.parameters import (
 from imsvd.views.resampling import blur_kernel_size
 from imsvd.views.settings import ViewSettings, ViewsSettings
 
-_SOLARISE_THRESHOLD = 128
+_SOLARIZE_THRESHOLD = 128
 
 
 def _jitter(image: Tensor, parameters: ViewParameters, i: int) -> Tensor:
@@ -44,15 +44,15 @@ def make_view(image: Tensor, parameters: ViewParameters, i: int, settings: ViewS
         settings: of the view.
 
     Returns:
-        (3, size, size) float32, normalised.
+        (3, size, size) float32, normalized.
     """
-    return normalise(make_levels(image, parameters, i, settings)[None], settings)[0]
+    return normalize(make_levels(image, parameters, i, settings)[None], settings)[0]
 
 
 def make_levels(
     image: Tensor, parameters: ViewParameters, i: int, settings: ViewSettings
 ) -> Tensor:
-    """`make_view` without the normalisation: (3, size, size) uint8."""
+    """`make_view` without the normalization: (3, size, size) uint8."""
     if image.dtype != torch.uint8 or image.ndim != 3 or image.shape[0] != 3:
         raise ValueError(
             f"image must be bytes of shape (3, height, width), not {image.dtype} of shape "
@@ -67,13 +67,13 @@ def make_levels(
         view = F.horizontal_flip(view)
     if parameters.jitter[i]:
         view = _jitter(view, parameters, i)
-    if parameters.grey[i]:
+    if parameters.gray[i]:
         view = F.rgb_to_grayscale(view, num_output_channels=3)
     if parameters.blur[i]:
         kernel_size = blur_kernel_size(settings.size)
         view = F.gaussian_blur(view, [kernel_size] * 2, [float(parameters.blur_sigma[i])] * 2)
-    if parameters.solarise[i]:
-        view = F.solarize(view, _SOLARISE_THRESHOLD)
+    if parameters.solarize[i]:
+        view = F.solarize(view, _SOLARIZE_THRESHOLD)
     return view
 
 

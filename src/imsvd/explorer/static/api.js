@@ -30,7 +30,7 @@ export async function get(path, signal) {
   return answer;
 }
 
-/** Sends a picture of the visitor; the answer has its number, code and neighbours. */
+/** Sends a picture of the visitor; the answer has its number, code and neighbors. */
 export function sendPicture(run, file) {
   const type = file.type.startsWith("image/") ? file.type : "application/octet-stream";
   return request(`/api/runs/${run}/own`, {

@@ -49,7 +49,7 @@ function scales(lines, bounds) {
 }
 
 /**
- * A chart of `lines` (`name`, `points` of epoch and value, `place` among the colours) that share a quantity called `name`.
+ * A chart of `lines` (`name`, `points` of epoch and value, `place` among the colors) that share a quantity called `name`.
  *
  * `bounds` are pairs of a word and a value, drawn as dashed lines.
  */
@@ -187,19 +187,19 @@ function boundLines(bounds, scale) {
 }
 
 function path(line, scale) {
-  const colour = `line-${line.place ?? 0}`;
+  const color = `line-${line.place ?? 0}`;
   const steps = line.points.map(
     ([epoch, value], index) =>
       `${index ? "L" : "M"}${scale.x(epoch).toFixed(1)} ${scale.y(value).toFixed(1)}`,
   );
   return line.points.length === 1
     ? drawing("circle", {
-        class: `dot ${colour}`,
+        class: `dot ${color}`,
         cx: scale.x(line.points[0][0]),
         cy: scale.y(line.points[0][1]),
         r: 3,
       })
-    : drawing("path", { class: `line ${colour}`, d: steps.join("") });
+    : drawing("path", { class: `line ${color}`, d: steps.join("") });
 }
 
 function key(lines) {

@@ -68,7 +68,7 @@ export function disclosure(label, make) {
   return whole;
 }
 
-/** A labelled choice; `options` are pairs of value and text. */
+/** A labeled choice; `options` are pairs of value and text. */
 export function choice(label, id, options, chosen, changed) {
   const select = element(
     "select",

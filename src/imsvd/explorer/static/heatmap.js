@@ -17,12 +17,12 @@ export function extremes(numbers) {
   );
 }
 
-function channels(colour) {
-  return [1, 3, 5].map((start) => Number.parseInt(colour.slice(start, start + 2), 16));
+function channels(color) {
+  return [1, 3, 5].map((start) => Number.parseInt(color.slice(start, start + 2), 16));
 }
 
-/** The colour of a share from 0 to 1, between the stops of the ramp. */
-function colourAt(stops, share) {
+/** The color of a share from 0 to 1, between the stops of the ramp. */
+function colorAt(stops, share) {
   const place = Math.min(Math.max(share, 0), 1) * (stops.length - 1);
   const below = Math.min(Math.floor(place), stops.length - 2);
   return stops[below].map((value, channel) =>
@@ -35,8 +35,8 @@ function paint(canvas, values, [least, most]) {
   const context = canvas.getContext("2d");
   const pixels = context.createImageData(canvas.width, canvas.height);
   values.flat().forEach((value, place) => {
-    const colour = colourAt(stops, most > least ? (value - least) / (most - least) : 0);
-    pixels.data.set([...colour, 255], 4 * place);
+    const color = colorAt(stops, most > least ? (value - least) / (most - least) : 0);
+    pixels.data.set([...color, 255], 4 * place);
   });
   context.putImageData(pixels, 0, 0);
 }
@@ -44,7 +44,7 @@ function paint(canvas, values, [least, most]) {
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
 /**
- * The map of `values`, with colours from 0 or from `least` to `most`; what lies beyond is clipped.
+ * The map of `values`, with colors from 0 or from `least` to `most`; what lies beyond is clipped.
  *
  * `describe(row, column)` is the sentence for a cell; `choose(row, column)`, if given, answers a click
  * or Enter; `start` is the cell that is marked first.
@@ -156,7 +156,7 @@ function legend(from, most) {
   ];
 }
 
-/** A box that stretches the colours over the values there are; without it they begin at 0. */
+/** A box that stretches the colors over the values there are; without it they begin at 0. */
 function stretching(id, scale, repaint) {
   const box = element("input", { type: "checkbox", id: `${id}-stretch`, checked: scale.stretched });
   box.addEventListener("change", () => {

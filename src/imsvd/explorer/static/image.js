@@ -1,4 +1,4 @@
-/** One picture: its code, the evidence for each unit, and its neighbours with the reason. */
+/** One picture: its code, the evidence for each unit, and its neighbors with the reason. */
 
 import { get, link, ownPicture, sourcePicture, withQuery } from "./api.js";
 import { choice, element, uniqueId } from "./dom.js";
@@ -13,7 +13,7 @@ export async function imageView({ run, image, query, hash, signal }) {
   const base = `/api/runs/${run.id}/images/${image}`;
   const [about, found] = await Promise.all([
     get(base, signal),
-    get(`${base}/neighbours?by=${by}&count=12`, signal),
+    get(`${base}/neighbors?by=${by}&count=12`, signal),
   ]);
   const picture = sourcePicture(run, image);
   const stage = makeStage(
@@ -32,7 +32,7 @@ export async function imageView({ run, image, query, hash, signal }) {
         element("div", { class: "aside" }, stage.node, description(about)),
         element("div", {}, code.node),
       ),
-      neighbourSection({ run, picture, code, found, tabs: ways(hash, by) }),
+      neighborSection({ run, picture, code, found, tabs: ways(hash, by) }),
     ],
   };
 }
@@ -53,12 +53,12 @@ export async function ownView({ run, own, query, hash, signal }) {
         element("div", { class: "aside" }, stage.node),
         element("div", {}, code.node),
       ),
-      neighbourSection({ run, picture, code, found: answer, tabs: ways(hash, by) }),
+      neighborSection({ run, picture, code, found: answer, tabs: ways(hash, by) }),
     ],
   };
 }
 
-/** What neighbours are near by. */
+/** What neighbors are near by. */
 const wayOf = (query) => (query.get("by") === "features" ? "features" : "code");
 
 /** The large picture, on which the evidence for a unit can be shown. */
@@ -106,7 +106,7 @@ const ORDERS = {
   sure: ["Confidence", (first, second) => second.confidence - first.confidence],
 };
 
-/** The code, a cell for each variable, with what marks the cells that a neighbour shares. */
+/** The code, a cell for each variable, with what marks the cells that a neighbor shares. */
 function codeGrid(run, code, stage, query, hash) {
   const order = ORDERS[query.get("order")] ? query.get("order") : "number";
   const cells = new Map();
@@ -189,10 +189,10 @@ function ways(hash, by) {
   );
 }
 
-function neighbourSection({ run, picture, code, found, tabs }) {
+function neighborSection({ run, picture, code, found, tabs }) {
   const reason = element("div", { class: "reason", id: uniqueId("reason"), hidden: true });
-  const cards = found.neighbours.map((item) =>
-    neighbourCard({ run, picture, code, found, item, reason }),
+  const cards = found.neighbors.map((item) =>
+    neighborCard({ run, picture, code, found, item, reason }),
   );
   const searched = found.searched ? ` Searched among ${counted(found.searched, "image")}.` : "";
   const explanation =
@@ -201,21 +201,21 @@ function neighbourSection({ run, picture, code, found, tabs }) {
       : "The images that share most units.";
   return element(
     "section",
-    { class: "neighbours", "aria-labelledby": "near" },
-    element("div", { class: "bar" }, element("h2", { id: "near" }, "Its neighbours"), tabs),
+    { class: "neighbors", "aria-labelledby": "near" },
+    element("div", { class: "bar" }, element("h2", { id: "near" }, "Its neighbors"), tabs),
     element(
       "p",
       { class: "hint" },
       `${explanation}${searched} Point at one to mark in the code what is shared; press its number of shared units for the reason.`,
     ),
     cards.length
-      ? gallery(cards, { label: "Neighbours" })
+      ? gallery(cards, { label: "Neighbors" })
       : element("p", { class: "notice" }, "There is no other image to compare with."),
     reason,
   );
 }
 
-function neighbourCard({ run, picture, code, found, item, reason }) {
+function neighborCard({ run, picture, code, found, item, reason }) {
   const score = found.by === "features" ? `cosine ${item.score.toFixed(2)}` : null;
   const anchor = tile({ run, image: item.image, label: item.label, caption: item.label ?? score });
   whilePointedAt(anchor, () => code.mark(item.shared));
@@ -234,14 +234,14 @@ function neighbourCard({ run, picture, code, found, item, reason }) {
   whilePointedAt(why, () => code.mark(item.shared));
   return element(
     "div",
-    { class: "neighbour" },
+    { class: "neighbor" },
     anchor,
     score && item.label != null && element("span", { class: "about" }, score),
     why,
   );
 }
 
-/** Opens the panel with the shared units of one neighbour, or closes it. */
+/** Opens the panel with the shared units of one neighbor, or closes it. */
 function toggleReason({ run, picture, code, item, reason, why }) {
   const close = () => {
     reason.hidden = true;

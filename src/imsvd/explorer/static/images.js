@@ -27,7 +27,7 @@ export async function imagesView({ run, query, hash, uploads, signal }) {
       element(
         "p",
         { class: "lead" },
-        `${counted(answer.total, "image")}. Open one to see its code and its neighbours`,
+        `${counted(answer.total, "image")}. Open one to see its code and its neighbors`,
         uploads ? ", or drop a picture of your own anywhere on this page." : ".",
       ),
       answer.images.length

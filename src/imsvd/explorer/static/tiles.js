@@ -158,14 +158,14 @@ export function arrowKeys(container) {
   container.addEventListener("keydown", (event) => {
     const links = [...container.querySelectorAll("a[href]")];
     const place = links.indexOf(document.activeElement);
-    const next = place < 0 ? undefined : neighbour(links, place, event.key);
+    const next = place < 0 ? undefined : neighbor(links, place, event.key);
     if (!next) return;
     event.preventDefault();
     next.focus();
   });
 }
 
-function neighbour(links, place, key) {
+function neighbor(links, place, key) {
   if (key === "ArrowRight") return links[place + 1];
   if (key === "ArrowLeft") return links[place - 1];
   if (key === "Home") return links[0];

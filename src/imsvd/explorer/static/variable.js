@@ -119,7 +119,7 @@ function meanings(list) {
       element(
         "p",
         { class: "hint" },
-        "Normalised mutual information, at most 1. By luck: what values without any connection show on so many images.",
+        "Normalized mutual information, at most 1. By luck: what values without any connection show on so many images.",
       ),
   );
 }

@@ -58,7 +58,7 @@ function facts(run, variables) {
 
 function legend(variables) {
   const told = variables.some((item) => item.meaning)
-    ? "what it tells most about (normalised mutual information, at most 1), "
+    ? "what it tells most about (normalized mutual information, at most 1), "
     : "";
   return (
     "The pictures are the best images of a variable’s four most used units. Below: " +

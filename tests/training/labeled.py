@@ -1,4 +1,4 @@
-"""Small labelled data and quick settings for the protocols that train a classifier."""
+"""Small labeled data and quick settings for the protocols that train a classifier."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ from rich.console import Console
 
 from imsvd.datasets import ShapesSource
 from imsvd.encoder import load
-from imsvd.evaluation.classification import ClassificationSettings, LabelledSplits, checked_splits
+from imsvd.evaluation.classification import ClassificationSettings, LabeledSplits, checked_splits
 from imsvd.training.evaluation import Evaluation
 from imsvd.training.supervised import evaluate_by_training
 
@@ -16,14 +16,14 @@ FROZEN = ClassificationSettings(epochs=2, batch_size=32, head_lr=8, weight_decay
 FREE = FROZEN.model_copy(update={"frozen": False, "backbone_lr": 0.5, "head_lr": 0.5})
 
 
-def shapes(train: int = 96, test: int = 41) -> LabelledSplits:
+def shapes(train: int = 96, test: int = 41) -> LabeledSplits:
     return checked_splits(
         "shapes", ShapesSource("train", count=train), ShapesSource("test", count=test)
     )
 
 
 def evaluation(
-    run: Path, settings: ClassificationSettings = FROZEN, splits: LabelledSplits | None = None
+    run: Path, settings: ClassificationSettings = FROZEN, splits: LabeledSplits | None = None
 ) -> Evaluation:
     return Evaluation("linear", load(run), splits or shapes(), settings)
 

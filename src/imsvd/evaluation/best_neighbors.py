@@ -1,7 +1,7 @@
-"""The best neighbours seen so far, and what may be better: selection without a full sort.
+"""The best neighbors seen so far, and what may be better: selection without a full sort.
 
 Selecting from a whole tile of similarities would cost as much as making it, so a tile is first
-compared with each query's worst kept neighbour; what passes is collected, and folded into the kept
+compared with each query's worst kept neighbor; what passes is collected, and folded into the kept
 ones when there is enough of it. Nothing is approximated.
 """
 
@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 # Columns compared through their common maximum: wide enough to skip nearly all of a tile with one
-# vectorised reduction, narrow enough that a hit brings few bystanders along.
+# vectorized reduction, narrow enough that a hit brings few bystanders along.
 _GROUP = 32
 
 
-class Neighbours(NamedTuple):
+class Neighbors(NamedTuple):
     """The nearest bank rows of every query, nearest first; the lower bank row wins a tie.
 
     Attributes:
-        similarities: (queries, num_neighbours) float32: the cosine, or minus half the squared
+        similarities: (queries, num_neighbors) float32: the cosine, or minus half the squared
             Euclidean distance, which for vectors of length 1 is the cosine minus 1.
-        indices: (queries, num_neighbours) int64 rows of the bank.
+        indices: (queries, num_neighbors) int64 rows of the bank.
     """
 
     similarities: Tensor
@@ -38,9 +38,9 @@ class _Hits(NamedTuple):
 
 
 class Candidates:
-    """What has passed the worst of the `kept` neighbours, until it is folded into them."""
+    """What has passed the worst of the `kept` neighbors, until it is folded into them."""
 
-    def __init__(self, kept: Neighbours, *, nothing_kept: bool) -> None:
+    def __init__(self, kept: Neighbors, *, nothing_kept: bool) -> None:
         self._kept, self._nothing_kept = kept, nothing_kept
         self._thresholds = kept.similarities.amin(dim=1)
         self._hits: list[_Hits] = []
@@ -56,8 +56,8 @@ class Candidates:
             num_columns: how many of the columns are rows of the bank.
             offset: the number of the first of them.
         """
-        num_neighbours = self._kept.indices.shape[1]
-        if self._nothing_kept and num_columns >= num_neighbours:
+        num_neighbors = self._kept.indices.shape[1]
+        if self._nothing_kept and num_columns >= num_neighbors:
             self._keep_best(tile[:, :num_columns], offset)
             return
         tile[:, num_columns:] = -torch.inf
@@ -69,16 +69,16 @@ class Candidates:
         position = torch.arange(len(row), device=row.device) + before.index_select(0, row)
         self._hits.append(_Hits(row, position, column + offset, value))
         self._counts += found
-        if int(self._counts.max()) > 2 * num_neighbours:
+        if int(self._counts.max()) > 2 * num_neighbors:
             self.fold()
 
     def _keep_best(self, tile: Tensor, offset: int) -> None:
         """Keep the best of the first tile, which has nothing to pass."""
         columns = torch.arange(offset, offset + tile.shape[1], device=tile.device)
-        pool = Neighbours(tile, columns.expand_as(tile))
+        pool = Neighbors(tile, columns.expand_as(tile))
         self._replace(select_best(pool, self._kept.indices.shape[1]))
 
-    def _replace(self, found: Neighbours) -> None:
+    def _replace(self, found: Neighbors) -> None:
         keep(self._kept, found)
         self._thresholds = self._kept.similarities.amin(dim=1)
         self._nothing_kept = False
@@ -88,20 +88,20 @@ class Candidates:
         if not self._hits:
             return
         kept = self._kept
-        num_rows, num_neighbours = kept.indices.shape
-        shape = (num_rows, num_neighbours + int(self._counts.max()))
-        pool = Neighbours(
+        num_rows, num_neighbors = kept.indices.shape
+        shape = (num_rows, num_neighbors + int(self._counts.max()))
+        pool = Neighbors(
             kept.similarities.new_full(shape, -torch.inf), kept.indices.new_full(shape, -1)
         )
-        pool.similarities[:, :num_neighbours] = kept.similarities
-        pool.indices[:, :num_neighbours] = kept.indices
+        pool.similarities[:, :num_neighbors] = kept.similarities
+        pool.indices[:, :num_neighbors] = kept.indices
         for hits in self._hits:
-            place = hits.row * shape[1] + hits.position + num_neighbours
+            place = hits.row * shape[1] + hits.position + num_neighbors
             pool.similarities.view(-1)[place] = hits.value
             pool.indices.view(-1)[place] = hits.bank_row
         self._hits.clear()
         self._counts.zero_()
-        self._replace(select_best(pool, num_neighbours))
+        self._replace(select_best(pool, num_neighbors))
 
 
 def _above(similarities: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -121,30 +121,30 @@ def _above(similarities: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor, Te
     return places // num_columns, places % num_columns, values
 
 
-def select_best(pool: Neighbours, num_neighbours: int) -> Neighbours:
-    """The `num_neighbours` best of (rows, candidates), in any order; lower indices win ties."""
-    values, places = pool.similarities.topk(num_neighbours, dim=1, sorted=False)
-    selected = Neighbours(values, pool.indices.gather(1, places))
+def select_best(pool: Neighbors, num_neighbors: int) -> Neighbors:
+    """The `num_neighbors` best of (rows, candidates), in any order; lower indices win ties."""
+    values, places = pool.similarities.topk(num_neighbors, dim=1, sorted=False)
+    selected = Neighbors(values, pool.indices.gather(1, places))
     # topk chooses freely among equals, which matters only where the cut falls between equals.
     cut = values.amin(dim=1, keepdim=True)
-    tied = ((pool.similarities >= cut).sum(dim=1) > num_neighbours).nonzero()[:, 0]
+    tied = ((pool.similarities >= cut).sum(dim=1) > num_neighbors).nonzero()[:, 0]
     if tied.numel():
-        ordered = nearest_first(Neighbours(pool.similarities[tied], pool.indices[tied]))
-        selected.similarities[tied] = ordered.similarities[:, :num_neighbours]
-        selected.indices[tied] = ordered.indices[:, :num_neighbours]
+        ordered = nearest_first(Neighbors(pool.similarities[tied], pool.indices[tied]))
+        selected.similarities[tied] = ordered.similarities[:, :num_neighbors]
+        selected.indices[tied] = ordered.indices[:, :num_neighbors]
     return selected
 
 
-def keep(kept: Neighbours, found: Neighbours) -> None:
+def keep(kept: Neighbors, found: Neighbors) -> None:
     """Overwrite what is kept, in place."""
     kept.similarities.copy_(found.similarities)
     kept.indices.copy_(found.indices)
 
 
-def nearest_first(found: Neighbours) -> Neighbours:
+def nearest_first(found: Neighbors) -> Neighbors:
     """Sort every row by falling similarity, equals by rising index."""
     indices, order = found.indices.sort(dim=1)
     similarities, order = found.similarities.gather(1, order).sort(
         dim=1, descending=True, stable=True
     )
-    return Neighbours(similarities, indices.gather(1, order))
+    return Neighbors(similarities, indices.gather(1, order))

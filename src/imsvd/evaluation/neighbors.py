@@ -1,10 +1,10 @@
-"""Exact nearest neighbours by cosine similarity or Euclidean distance, in bounded memory.
+"""Exact nearest neighbors by cosine similarity or Euclidean distance, in bounded memory.
 
 The similarity matrix is made tile by tile, one matrix product each, and every tile is folded into
-the `num_neighbours` best seen so far (`best_neighbours`). After the first few tiles almost nothing
+the `num_neighbors` best seen so far (`best_neighbors`). After the first few tiles almost nothing
 passes, and the search runs at the speed of the matrix product. Nothing is approximated.
 
-With q queries, k neighbours, features of width d and chunks of Q queries and B bank rows, a search
+With q queries, k neighbors, features of width d and chunks of Q queries and B bank rows, a search
 holds beside its arguments at most
 
     4·q·d + 12·q·k + 8·B·d + P·Q·(4·T + 64·(3·k + T))  bytes,     T = `TILE_COLUMNS`
@@ -30,9 +30,9 @@ from torch import Tensor
 
 from imsvd.distributed import all_gather, rank, world_size
 from imsvd.errors import InputError
-from imsvd.evaluation.best_neighbours import (
+from imsvd.evaluation.best_neighbors import (
     Candidates,
-    Neighbours,
+    Neighbors,
     keep,
     nearest_first,
     select_best,
@@ -51,17 +51,17 @@ _BLOCK = 64
 _FIRST_CHUNK = 2048
 
 
-def nearest_neighbours(
+def nearest_neighbors(
     bank: Tensor,
     queries: Tensor,
-    num_neighbours: int,
+    num_neighbors: int,
     *,
     distance: Distance = "cosine",
     unit: float = 1.0,
     query_chunk: int = 1024,
     bank_chunk: int = 8192,
-) -> Neighbours:
-    """Find the `num_neighbours` rows of `bank` most similar to each query, exactly.
+) -> Neighbors:
+    """Find the `num_neighbors` rows of `bank` most similar to each query, exactly.
 
     The bank is prepared a chunk at a time, and moved to the device of the queries if it lies
     elsewhere. The formula for the memory needed is at the top of this module.
@@ -69,15 +69,15 @@ def nearest_neighbours(
     Args:
         bank: (bank, width) features, in any floating type.
         queries: (queries, width) features.
-        num_neighbours: how many to return, at most the size of the bank.
+        num_neighbors: how many to return, at most the size of the bank.
         distance: what makes two features similar.
         unit: the length that Euclidean distances are measured in.
         query_chunk: rows of a tile; rounded up to whole blocks.
         bank_chunk: bank rows prepared at a time; rounded likewise.
     """
-    _require_enough(num_neighbours, len(bank))
+    _require_enough(num_neighbors, len(bank))
     with _plain_tensors():
-        search = _Search(queries, num_neighbours, distance, unit, query_chunk)
+        search = _Search(queries, num_neighbors, distance, unit, query_chunk)
         search.add(bank, 0, bank_chunk)
         return search.result()
 
@@ -85,15 +85,15 @@ def nearest_neighbours(
 def nearest_in_shares(
     share: Tensor,
     queries: Tensor,
-    num_neighbours: int,
+    num_neighbors: int,
     *,
     distance: Distance = "cosine",
     unit: float = 1.0,
     query_chunk: int = 1024,
     bank_chunk: int = 8192,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> Neighbours:
-    """`nearest_neighbours` in a bank whose rows are spread over the ranks, in their order.
+) -> Neighbors:
+    """`nearest_neighbors` in a bank whose rows are spread over the ranks, in their order.
 
     Every rank must call this, with the same queries, and gets the same result, whose indices count
     the rows of all shares one after the other.
@@ -102,7 +102,7 @@ def nearest_in_shares(
         share: (own, width) the rows of this rank; there may be none.
         queries: (queries, width) features, the same on every rank, on a device that the ranks can
             communicate on.
-        num_neighbours: how many to return, at most the rows of all shares together.
+        num_neighbors: how many to return, at most the rows of all shares together.
         distance: what makes two features similar.
         unit: the length that Euclidean distances are measured in.
         query_chunk: rows of a tile, and of what is merged at a time.
@@ -110,9 +110,9 @@ def nearest_in_shares(
         progress: called with (rows done, rows in total) of this rank's share after every chunk.
     """
     sizes = all_gather(torch.tensor([len(share)], device=queries.device)).tolist()
-    _require_enough(num_neighbours, sum(sizes))
+    _require_enough(num_neighbors, sum(sizes))
     with _plain_tensors():
-        search = _Search(queries, num_neighbours, distance, unit, query_chunk)
+        search = _Search(queries, num_neighbors, distance, unit, query_chunk)
         search.add(share, sum(sizes[: rank()]), bank_chunk, progress)
         if world_size() > 1:
             search.merge_over_ranks(query_chunk)
@@ -126,10 +126,10 @@ def _plain_tensors() -> Iterator[None]:
         yield
 
 
-def _require_enough(num_neighbours: int, rows: int) -> None:
-    if not 1 <= num_neighbours <= rows:
+def _require_enough(num_neighbors: int, rows: int) -> None:
+    if not 1 <= num_neighbors <= rows:
         raise InputError(
-            f"{num_neighbours} neighbours were asked for, but the bank holds {rows} images; "
+            f"{num_neighbors} neighbors were asked for, but the bank holds {rows} images; "
             f"choose between 1 and {rows}."
         )
 
@@ -140,7 +140,7 @@ class _Search:
     def __init__(
         self,
         queries: Tensor,
-        num_neighbours: int,
+        num_neighbors: int,
         distance: Distance,
         unit: float,
         query_chunk: int,
@@ -153,8 +153,8 @@ class _Search:
         self._tiles: SimpleQueue[Tensor] = SimpleQueue()
         for _ in range(self._threads):
             self._tiles.put(self._queries.new_empty(self._chunk * TILE_COLUMNS))
-        shape = (self._count, num_neighbours)
-        self._best = Neighbours(
+        shape = (self._count, num_neighbors)
+        self._best = Neighbors(
             self._queries.new_full(shape, -torch.inf),
             self._queries.new_full(shape, -1, dtype=torch.int64),
         )
@@ -185,10 +185,10 @@ class _Search:
         for first in range(0, self._count, query_chunk):
             kept = self._rows(slice(first, first + query_chunk))
             gathered = [all_gather(part.T.contiguous()).T for part in kept]
-            keep(kept, select_best(Neighbours(*gathered), kept.indices.shape[1]))
+            keep(kept, select_best(Neighbors(*gathered), kept.indices.shape[1]))
 
-    def result(self) -> Neighbours:
-        """All neighbours, nearest first."""
+    def result(self) -> Neighbors:
+        """All neighbors, nearest first."""
         for rows in self._query_chunks():
             kept = self._rows(rows)
             keep(kept, nearest_first(kept))
@@ -217,8 +217,8 @@ class _Search:
             slice(first, first + self._chunk) for first in range(0, len(self._queries), self._chunk)
         )
 
-    def _rows(self, rows: slice) -> Neighbours:
-        return Neighbours(self._best.similarities[rows], self._best.indices[rows])
+    def _rows(self, rows: slice) -> Neighbors:
+        return Neighbors(self._best.similarities[rows], self._best.indices[rows])
 
     def _compare(self, chunk: "_Chunk", rows: slice) -> None:
         """Fold the similarities of some queries to a chunk of the bank into their best."""
@@ -285,7 +285,7 @@ def _whole_blocks(rows: int) -> int:
 def _growing_chunks(total: int, first: int, largest: int) -> Iterator[tuple[int, int]]:
     """Cut `total` rows into (start, stop) chunks that double from `first` up to `largest`.
 
-    While chunks double, each brings about num_neighbours rows into the best of a shuffled bank, so
+    While chunks double, each brings about num_neighbors rows into the best of a shuffled bank, so
     no step has much to select from.
     """
     start = 0

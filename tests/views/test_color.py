@@ -1,7 +1,7 @@
-"""Each colour operation equals torchvision's; differences are in grey levels, 0 to 255.
+"""Each color operation equals torchvision's; differences are in gray levels, 0 to 255.
 
 On floats only rounding differs: at most 0.01 level. On bytes torchvision cuts every result down to
-a whole level (at most 1 level), and contrast and saturation blend with a grey that was cut down as
+a whole level (at most 1 level), and contrast and saturation blend with a gray that was cut down as
 well (another |1 - factor| level).
 """
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.transforms.v2 import functional as F
 
-from imsvd.views.colour import jitter_, plan_jitter, shift_hue_, solarise_, to_grey_
+from imsvd.views.color import jitter_, plan_jitter, shift_hue_, solarize_, to_gray_
 from imsvd.views.parameters import BRIGHTNESS, CONTRAST, HUE, SATURATION
 from tests.views.samples import KINDS, Kind, make_images, make_parameters
 
@@ -81,7 +81,7 @@ def test_hue_equals_torchvision(kind: Kind, seed: int, turns: float) -> None:
     assert (ours - F.adjust_hue(image, turns)).abs().max() <= 1 + FLOAT_LEVELS
 
 
-def test_hue_of_every_corner_of_the_colour_cube_and_of_nearly_grey() -> None:
+def test_hue_of_every_corner_of_the_color_cube_and_of_nearly_gray() -> None:
     levels = torch.tensor([0.0, 1e-5, 100.0, 100.0 + 1e-5, 127.5, 255.0])
     cube = torch.cartesian_prod(levels, levels, levels).T
     for turns in np.linspace(-0.5, 0.5, 25):
@@ -122,21 +122,21 @@ def test_jitter_in_random_order_equals_torchvision(seed: int, count: int, kind: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_grey_and_solarise_equal_torchvision(kind: Kind) -> None:
+def test_gray_and_solarize_equal_torchvision(kind: Kind) -> None:
     images = make_images(kind, 4, SIZE, SIZE)
     rows = torch.tensor([1, 3])
-    grey, solarised = to_planes(images), to_planes(images)
-    to_grey_(grey, rows)
-    solarise_(solarised, rows)
+    gray, solarized = to_planes(images), to_planes(images)
+    to_gray_(gray, rows)
+    solarize_(solarized, rows)
     for i, image in enumerate(images):
         chosen = i in rows
         expected = F.rgb_to_grayscale(image, 3) if chosen else image
-        assert (grey[:, i].view(3, SIZE, SIZE) - expected).abs().max() < 1
+        assert (gray[:, i].view(3, SIZE, SIZE) - expected).abs().max() < 1
         expected = F.solarize(image, 128) if chosen else image
-        assert torch.equal(solarised[:, i].view(3, SIZE, SIZE), expected.to(torch.float32))
+        assert torch.equal(solarized[:, i].view(3, SIZE, SIZE), expected.to(torch.float32))
         if chosen:
             floats = on_floats(lambda pixels: F.rgb_to_grayscale(pixels, 3), image)
-            assert (grey[:, i].view(3, SIZE, SIZE) - floats).abs().max() <= FLOAT_LEVELS
+            assert (gray[:, i].view(3, SIZE, SIZE) - floats).abs().max() <= FLOAT_LEVELS
 
 
 def test_without_jitter_nothing_changes() -> None:

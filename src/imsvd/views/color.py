@@ -1,7 +1,7 @@
-"""Colour operations on a batch in which every sample has its own factors.
+"""Color operations on a batch in which every sample has its own factors.
 
 Images are held as *planes*: (3, n, pixels) float32, 0 to 255, so that a channel of any run of
-neighbouring samples is one contiguous block. Every function with a trailing underscore works in
+neighboring samples is one contiguous block. Every function with a trailing underscore works in
 place. The formulas are torchvision's; none rounds to whole levels between operations.
 """
 
@@ -19,9 +19,9 @@ _LUMA = (0.2989, 0.587, 0.114)
 
 
 class JitterPlan(NamedTuple):
-    """Samples sorted so that colour jitter in random order needs slices, never gathers.
+    """Samples sorted so that color jitter in random order needs slices, never gathers.
 
-    Brightness, contrast and saturation all blend an image with a grey one; hue does not. A sample
+    Brightness, contrast and saturation all blend an image with a gray one; hue does not. A sample
     whose hue comes k-th has k blends before it and 3 - k after, so with the samples sorted by
     falling k, blend number j runs before hue on the leading `before_hue[j]` samples and after hue
     on the rest of the `jittered` ones. Samples without jitter come last.
@@ -32,7 +32,7 @@ class JitterPlan(NamedTuple):
     before_hue: tuple[int, int, int]
     jittered: int
     blends: npt.NDArray[np.float32]
-    """(3 blends, 3, n, 1): weight of the image, of its grey image, of its mean grey."""
+    """(3 blends, 3, n, 1): weight of the image, of its gray image, of its mean gray."""
     turns: npt.NDArray[np.float32]
     """(n, 1) hue shifts."""
 
@@ -59,7 +59,7 @@ def plan_jitter(parameters: ViewParameters) -> JitterPlan:
     )
 
 
-def grey_of(planes: Tensor) -> Tensor:
+def gray_of(planes: Tensor) -> Tensor:
     """Luma of (3, n, pixels) planes: (n, pixels)."""
     red, green, blue = planes.unbind()
     return red.mul(_LUMA[0]).add_(green, alpha=_LUMA[1]).add_(blue, alpha=_LUMA[2])
@@ -70,11 +70,11 @@ def blend_(planes: Tensor, weights: Tensor) -> None:
 
     Args:
         planes: (3, n, pixels).
-        weights: (3, n, 1) of the image, of its grey image, of its mean grey.
+        weights: (3, n, 1) of the image, of its gray image, of its mean gray.
     """
-    grey = grey_of(planes)
-    mean = grey.mean(dim=1, keepdim=True)
-    offset = torch.addcmul(mean.mul_(weights[2]), grey, weights[1])
+    gray = gray_of(planes)
+    mean = gray.mean(dim=1, keepdim=True)
+    offset = torch.addcmul(mean.mul_(weights[2]), gray, weights[1])
     planes.mul_(weights[0]).add_(offset).clamp_(0.0, _WHITE)
 
 
@@ -93,7 +93,7 @@ def shift_hue_(planes: Tensor, turns: Tensor) -> None:
     darkest = torch.amin(planes, dim=0)
     chroma = torch.amax(planes, dim=0).sub_(darkest)
     hue = (green - red).add_(blue).sub_(darkest)
-    # Grey pixels have no hue; any finite number will do, as their chroma multiplies it away.
+    # Gray pixels have no hue; any finite number will do, as their chroma multiplies it away.
     hue.div_(chroma.clamp_min(1e-6)).add_(1.0)
     hue.copysign_(green - blue).add_(turns, alpha=6.0)
     hue.sub_(torch.round(hue * (1 / 6)), alpha=6.0)  # into [-3, 3], red at 0
@@ -106,7 +106,7 @@ def shift_hue_(planes: Tensor, turns: Tensor) -> None:
 
 
 def jitter_(planes: Tensor, plan: JitterPlan) -> None:
-    """All four operations of colour jitter, each sample in its own order.
+    """All four operations of color jitter, each sample in its own order.
 
     Args:
         planes: (3, n, pixels), the samples in the order of `plan.permutation`.
@@ -127,14 +127,14 @@ def jitter_(planes: Tensor, plan: JitterPlan) -> None:
             blend_(planes[:, rows], weights[:, rows])
 
 
-def to_grey_(planes: Tensor, rows: Tensor) -> None:
-    """Remove the colour of some samples of (3, n, pixels) planes; rows is (m,) int64."""
-    grey = grey_of(planes.index_select(1, rows))
+def to_gray_(planes: Tensor, rows: Tensor) -> None:
+    """Remove the color of some samples of (3, n, pixels) planes; rows is (m,) int64."""
+    gray = gray_of(planes.index_select(1, rows))
     for plane in planes:
-        plane.index_copy_(0, rows, grey)
+        plane.index_copy_(0, rows, gray)
 
 
-def solarise_(planes: Tensor, rows: Tensor) -> None:
+def solarize_(planes: Tensor, rows: Tensor) -> None:
     """Invert the bright half of some samples; rows is (m,) int64.
 
     With the threshold in the middle of the scale, inverting what lies above it is the smaller of

@@ -13,21 +13,21 @@ from torch.utils._pytree import tree_leaves
 
 from imsvd.distributed import rank
 from imsvd.errors import InputError
-from imsvd.evaluation.best_neighbours import Neighbours
-from imsvd.evaluation.neighbours import (
+from imsvd.evaluation.best_neighbors import Neighbors
+from imsvd.evaluation.neighbors import (
     TILE_COLUMNS,
     Distance,
     nearest_in_shares,
-    nearest_neighbours,
+    nearest_neighbors,
 )
 from tests import gloo
 
 
-def literal_search(bank: Tensor, queries: Tensor, num_neighbours: int) -> list[list[int]]:
+def literal_search(bank: Tensor, queries: Tensor, num_neighbors: int) -> list[list[int]]:
     """Sort the whole bank for each query, by falling similarity and then rising row."""
     similarities = (F.normalize(queries, dim=1) @ F.normalize(bank, dim=1).T).tolist()
     ranked = [sorted((-similarity, i) for i, similarity in enumerate(row)) for row in similarities]
-    return [[i for _, i in row[:num_neighbours]] for row in ranked]
+    return [[i for _, i in row[:num_neighbors]] for row in ranked]
 
 
 def signs(rows: int, width: int, seed: int) -> Tensor:
@@ -57,9 +57,7 @@ def test_ties_go_to_the_lowest_row_whatever_the_chunks(
 ) -> None:
     bank, queries = signs(rows, 4, seed), signs(70, 4, seed + 1)
     wanted = 1 + round(share * (rows - 1))
-    found = nearest_neighbours(
-        bank, queries, wanted, query_chunk=query_chunk, bank_chunk=bank_chunk
-    )
+    found = nearest_neighbors(bank, queries, wanted, query_chunk=query_chunk, bank_chunk=bank_chunk)
     assert found.indices.tolist() == literal_search(bank, queries, wanted)
 
 
@@ -77,9 +75,7 @@ def test_filtered_tiles_lose_nothing(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        found = nearest_neighbours(
-            bank, queries, 60, query_chunk=query_chunk, bank_chunk=bank_chunk
-        )
+        found = nearest_neighbors(bank, queries, 60, query_chunk=query_chunk, bank_chunk=bank_chunk)
         assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
@@ -95,11 +91,11 @@ def test_similarities_equal_those_of_faiss() -> None:
     index = faiss.IndexFlatIP(24)
     index.add(bank.numpy())
     similarities, indices = index.search(queries.numpy(), 200)
-    found = nearest_neighbours(bank, queries, 200)
+    found = nearest_neighbors(bank, queries, 200)
     torch.testing.assert_close(
         found.similarities, torch.from_numpy(similarities), rtol=0, atol=1e-6
     )
-    # Neighbours whose similarities differ by rounding only may have changed places.
+    # Neighbors whose similarities differ by rounding only may have changed places.
     same = (found.indices == torch.from_numpy(indices)).double().mean()
     assert same > 0.999
 
@@ -109,7 +105,7 @@ def test_euclidean_distances_equal_the_definition(unit: float) -> None:
     bank, queries = normal(3001, 10, 0) + 1, 2 * normal(70, 10, 1)
     exact = -((queries.double()[:, None] - bank.double()) / unit).square().sum(dim=2) / 2
     expected = exact.topk(30, dim=1)
-    found = nearest_neighbours(
+    found = nearest_neighbors(
         bank, queries, 30, distance="euclidean", unit=unit, query_chunk=64, bank_chunk=500
     )
     assert found.indices.tolist() == expected.indices.tolist()
@@ -118,26 +114,26 @@ def test_euclidean_distances_equal_the_definition(unit: float) -> None:
 
 def test_the_distance_of_a_vector_to_itself_is_never_below_zero() -> None:
     bank = normal(300, 64, 0) * 100
-    found = nearest_neighbours(bank, bank, 1, distance="euclidean")
+    found = nearest_neighbors(bank, bank, 1, distance="euclidean")
     assert found.indices[:, 0].tolist() == list(range(300))
     assert (found.similarities <= 0).all()
 
 
 def test_a_collapsed_encoder_names_the_first_rows() -> None:
-    found = nearest_neighbours(torch.ones(4000, 4), torch.ones(3, 4), 5, bank_chunk=512)
+    found = nearest_neighbors(torch.ones(4000, 4), torch.ones(3, 4), 5, bank_chunk=512)
     assert found.indices.tolist() == [[0, 1, 2, 3, 4]] * 3
 
 
 def test_length_does_not_matter_and_zero_rows_are_allowed() -> None:
     bank = torch.tensor([[0.0, 0.0], [1000.0, 0.0], [0.0, 0.001], [-3.0, 0.0]])
-    found = nearest_neighbours(bank, torch.tensor([[0.5, 0.0]]), 4)
+    found = nearest_neighbors(bank, torch.tensor([[0.5, 0.0]]), 4)
     assert found.indices.tolist() == [[1, 0, 2, 3]]
     assert found.similarities.tolist() == [[1.0, 0.0, 0.0, -1.0]]
 
 
 def test_half_precision_banks_are_compared_in_float32() -> None:
     bank, queries = normal(200, 8, seed=0).half(), normal(5, 8, seed=1).half()
-    found = nearest_neighbours(bank, queries, 3)
+    found = nearest_neighbors(bank, queries, 3)
     assert found.similarities.dtype == torch.float32
     assert found.indices.tolist() == literal_search(bank.float(), queries.float(), 3)
 
@@ -145,13 +141,13 @@ def test_half_precision_banks_are_compared_in_float32() -> None:
 def test_features_of_inference_mode_may_be_searched() -> None:
     with torch.inference_mode():
         bank, queries = normal(200, 8, seed=0), normal(5, 8, seed=1)
-        inside = nearest_neighbours(bank, queries, 3).indices
+        inside = nearest_neighbors(bank, queries, 3).indices
     assert inside.tolist() == literal_search(bank.clone(), queries.clone(), 3)
 
 
-def test_more_neighbours_than_rows_are_refused() -> None:
-    with pytest.raises(InputError, match=r"11 neighbours.*10 images"):
-        nearest_neighbours(torch.ones(10, 2), torch.ones(1, 2), 11)
+def test_more_neighbors_than_rows_are_refused() -> None:
+    with pytest.raises(InputError, match=r"11 neighbors.*10 images"):
+        nearest_neighbors(torch.ones(10, 2), torch.ones(1, 2), 11)
 
 
 class LiveMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -196,7 +192,7 @@ def test_memory_stays_below_the_formula(order: str, distance: Distance) -> None:
     torch.set_num_threads(1)
     try:
         with LiveMemory() as memory:
-            nearest_neighbours(
+            nearest_neighbors(
                 bank, queries, k, distance=distance, query_chunk=query_chunk, bank_chunk=bank_chunk
             )
     finally:
@@ -210,7 +206,7 @@ def test_memory_stays_below_the_formula(order: str, distance: Distance) -> None:
 
 def search_share(
     bank: Tensor, queries: Tensor, sizes: list[int], k: int, distance: Distance
-) -> Neighbours:
+) -> Neighbors:
     share = torch.split(bank, sizes)[rank()]
     return nearest_in_shares(share, queries, k, distance=distance, query_chunk=100)
 
@@ -223,7 +219,7 @@ def test_shares_of_several_processes_give_the_bits_of_one(
     # Half of the bank is tied with the other half, across all shares.
     half = normal(1252, 37, 0)
     bank, queries = torch.cat((half, half))[: sum(sizes)], normal(133, 37, 1)
-    alone = nearest_neighbours(bank, queries, 50, distance=distance)
+    alone = nearest_neighbors(bank, queries, 50, distance=distance)
     for found in gloo.run(len(sizes), search_share, bank, queries, sizes, 50, distance):
         assert torch.equal(found.indices, alone.indices)
         assert torch.equal(found.similarities, alone.similarities)
@@ -231,6 +227,6 @@ def test_shares_of_several_processes_give_the_bits_of_one(
 
 def test_one_process_without_a_group_holds_the_only_share() -> None:
     bank, queries = normal(500, 8, 0), normal(20, 8, 1)
-    shared, alone = nearest_in_shares(bank, queries, 7), nearest_neighbours(bank, queries, 7)
+    shared, alone = nearest_in_shares(bank, queries, 7), nearest_neighbors(bank, queries, 7)
     assert torch.equal(shared.indices, alone.indices)
     assert torch.equal(shared.similarities, alone.similarities)
