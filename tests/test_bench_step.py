@@ -11,11 +11,10 @@ from imsvd.bench import step as bench
 from imsvd.bench import step_case
 from imsvd.bench.step_case import Case, Measurement
 from imsvd.bench.step_loops import CONTENDERS, random_images
-from imsvd.config import Config
+from imsvd.config import Config, override
 from imsvd.errors import InputError
 from imsvd.methods import build_method
 from imsvd.networks import build_backbone
-from imsvd.overrides import override
 from imsvd.recipes import recipe
 
 TINY = [

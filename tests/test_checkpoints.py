@@ -19,9 +19,9 @@ from imsvd.checkpoints import (
     restore_random_state,
     save_checkpoint,
     seed_random_state,
-    write_atomically,
 )
 from imsvd.errors import InputError
+from imsvd.files import write_atomically
 
 
 def names(folder: Path) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from imsvd.compare import Candidate, compare_methods, plan
-from imsvd.config import Config
+from imsvd.config import Config, override
 from imsvd.errors import InputError
 from imsvd.grid import job as job_module
 from imsvd.grid import runner
@@ -19,7 +19,6 @@ from imsvd.grid.plan import Job
 from imsvd.grid.report import EQUAL, Comparison
 from imsvd.grid.variant import choose_variants
 from imsvd.methods import METHODS
-from imsvd.overrides import override
 from imsvd.recipes import RECIPES, recipe
 from imsvd.recipes.method_recipes import METHOD_RECIPES
 from imsvd.recipes.scale import Scale

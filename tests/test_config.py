@@ -5,10 +5,17 @@ from typing import Any
 
 import pytest
 
-from imsvd.config import Config, method_settings
+from imsvd.config import (
+    Config,
+    describe_settings,
+    from_yaml,
+    method_settings,
+    override,
+    setting_keys,
+    to_yaml,
+)
 from imsvd.errors import InputError
 from imsvd.methods import METHODS
-from imsvd.overrides import describe_settings, from_yaml, override, setting_keys, to_yaml
 from imsvd.recipes import RECIPES, recipe
 
 
@@ -17,7 +24,7 @@ from imsvd.recipes import RECIPES, recipe
     [
         ("seed=7", 7),
         ("optimizer.lr=3e-4", 3e-4),
-        ("optimizer.lr=1", 1.0),
+        ("optimiser.lr=1", 1.0),
         ("optimizer.scale_lr=false", False),
         ("optimizer.betas=[0.8, 0.95]", (0.8, 0.95)),
         ("optimizer.name=sgd", "sgd"),
@@ -76,7 +83,7 @@ def test_yaml_returns_the_same_configuration(name: str) -> None:
     ("assignment", "phrases"),
     [
         ("optimizer.learning_rate=1", ["no setting 'optimizer.learning_rate'", "did you mean"]),
-        ("optimizer.lr=1", ["did you mean optimizer.lr?"]),
+        ("optimiser.lr=1", ["did you mean optimizer.lr?"]),
         ("epochs=1", ["did you mean training.epochs?"]),
         ("views.views.0.sise=1", ["did you mean views.views.0.size?"]),
         ("views.views.9.size=32", ["no setting 'views.views.9.size'"]),

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from imsvd.config import Config
+from imsvd.config import Config, setting_keys
 from imsvd.methods import METHODS
-from imsvd.overrides import setting_keys
 from imsvd.recipes import recipe
 
 ROOT = Path(__file__).parents[1]

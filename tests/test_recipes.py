@@ -7,14 +7,13 @@ import pytest
 import torch
 
 from imsvd.api import configure
-from imsvd.config import Config, require_every_phase
+from imsvd.config import Config, override, require_every_phase
 from imsvd.errors import InputError
 from imsvd.methods import METHODS, IMSVDSettings, build_method
 from imsvd.methods.pcl import PCLSettings
 from imsvd.methods.swav import SwAVSettings
 from imsvd.methods.wmse import WMSESettings
 from imsvd.networks import build_backbone, feature_width
-from imsvd.overrides import override
 from imsvd.recipes import RECIPES, SCALES, recipe
 from imsvd.recipes.fitting import fit_to_images
 from imsvd.recipes.method_recipes import METHOD_RECIPES

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from imsvd.checkpoints import write_atomically
+from imsvd.config import override, to_yaml
 from imsvd.errors import InputError
 from imsvd.evaluation import KNNSettings, append_result
 from imsvd.evaluation.linear import LINEAR_RECIPES
 from imsvd.evaluation.places205 import PLACES205_SETTINGS
 from imsvd.evaluation.svm import SVMSettings
-from imsvd.overrides import override, to_yaml
+from imsvd.files import write_atomically
 from imsvd.recipes import recipe
 from imsvd.results_table import (
     FREE_SETTINGS,

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from imsvd.checkpoints import save_checkpoint
+from imsvd.config import to_yaml
 from imsvd.errors import InputError
-from imsvd.overrides import to_yaml
 from imsvd.runs import RunFolder
 from tests.training import tiny
 

@@ -8,11 +8,9 @@ name, flushed to the disk and renamed, the hash last: a file without its hash wa
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import itertools
 import json
-import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +23,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from imsvd.errors import InputError
+from imsvd.files import write_atomically
 
 STATE_KEY = "state"
 """Name of the JSON part in the safetensors header."""
@@ -88,42 +87,6 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     state = _unpack(skeleton, tensors)
     assert isinstance(state, dict)
     return state
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write `content` so that `path` holds either its old content or all of the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise InputError(
-                f"the disk is full: {path} could not be written ({len(content) / 2**20:.0f} MiB needed); "
-                "what was saved before is untouched — free some space and run the same command to resume."
-            ) from error
-        raise InputError(f"{path} could not be written: {error.strerror}.") from error
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Delete the temporary files of writes that a kill interrupted; nobody else may be writing."""
-    for temporary in folder.glob(".*.tmp"):
-        temporary.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _hash_path(path: Path) -> Path:

@@ -20,12 +20,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from imsvd.atomic_files import complete_or_absent
 from imsvd.datasets import ImageSource, open_source
 from imsvd.datasets.subset import Subset
 from imsvd.encoder import Encoder
 from imsvd.errors import InputError
 from imsvd.evaluation import extract_features
+from imsvd.files import complete_or_absent
 from imsvd.information import codes, max_probabilities, soft_discretize
 
 Choice = Literal["train", "test", "all"]

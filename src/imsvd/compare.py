@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from imsvd.api import configure
-from imsvd.config import Config, require_every_phase
+from imsvd.config import Config, parse_config, require_every_phase
 from imsvd.datasets import open_source
 from imsvd.errors import InputError
 from imsvd.grid.choices import check_seeds, check_settings
@@ -20,7 +20,6 @@ from imsvd.grid.report import EQUAL, Comparison, notes, write_comparison
 from imsvd.grid.runner import Standing, run_folder, run_grid
 from imsvd.grid.table import Entry, Row, cells, header, measures_of
 from imsvd.grid.variant import Variant, choose_variants
-from imsvd.overrides import parse_config
 from imsvd.progress import counted
 from imsvd.recipes.phases import override_in_proportion
 

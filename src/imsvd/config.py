@@ -1,17 +1,20 @@
-"""The complete configuration of a pretraining run."""
+"""The complete configuration of a pretraining run, its YAML form, and `--set` on the command line."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
 from imsvd.errors import InputError
 from imsvd.methods import METHODS, IMSVDSettings, MethodSettings
 from imsvd.networks import BackboneSettings
-from imsvd.settings import Settings
+from imsvd.settings import Settings, assign, fields_of, parse_settings, read_assignment
 from imsvd.views import ViewsSettings, paper_views
 
 
@@ -200,3 +203,64 @@ def method_settings_class(name: str) -> type[MethodSettings]:
         hint = f"did you mean {close[0]!r}? " if close else ""
         raise InputError(f"there is no method {name!r}; {hint}Methods: {', '.join(METHODS)}.")
     return METHODS[name][0]
+
+
+def parse_config(values: Mapping[str, Any]) -> Config:
+    """Validate `values`; every problem becomes one `InputError` sentence."""
+    return parse_settings(Config, values, setting_keys())
+
+
+def override(config: Config, assignments: Iterable[str]) -> Config:
+    """Return `config` with `a.b=value` assignments applied; values are read as YAML."""
+    values = config.model_dump(mode="json")
+    for assignment in assignments:
+        key, value = read_assignment(assignment, "optimizer.lr=0.3")
+        if key == "method.name" and value != config.method.name:
+            raise InputError(
+                f"method.name={value!r} alone would keep the settings of {config.method.name}; "
+                f"choose the method with --method {value}."
+            )
+        assign(values, key, value, setting_keys())
+    return parse_config(values)
+
+
+def to_yaml(config: Config) -> str:
+    """Return `config` as the YAML text of a run's `config.yaml`."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def from_yaml(text: str, origin: str) -> Config:
+    """Read a configuration; `origin` names the file in errors."""
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InputError(f"{origin} is not valid YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise InputError(f"{origin} holds no settings; expected the config.yaml of a run.")
+    return parse_config(values)
+
+
+@functools.cache
+def setting_keys() -> list[str]:
+    """Return every dotted key that `--set` accepts, those of all methods included."""
+    return sorted(describe_settings())
+
+
+def describe_settings() -> dict[str, str]:
+    """Return the description of every key that `--set` accepts; a method's keys name their method."""
+    described = {key: _sentence(field) for key, field in fields_of(Config)}
+    meanings: dict[str, dict[str, list[str]]] = {}
+    for name, (kind, _) in METHODS.items():
+        for key, field in fields_of(kind, "method."):
+            meanings.setdefault(key, {}).setdefault(_sentence(field), []).append(name)
+    for key, owners in meanings.items():
+        described.setdefault(
+            key, "; ".join(f"{text} ({', '.join(names)})" for text, names in owners.items())
+        )
+    return described
+
+
+def _sentence(field: FieldInfo) -> str:
+    """Return a setting's description in the form of all others."""
+    text = (field.description or "").removesuffix(".")
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text

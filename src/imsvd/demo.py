@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from imsvd.config import override
 from imsvd.datasets import ImageSource, open_source
 from imsvd.distributed import rank
 from imsvd.encoder import Encoder, load, untrained_encoder
@@ -21,7 +22,6 @@ from imsvd.explanations.report_units import TellingUnit, choose_units
 from imsvd.explanations.subject import unit_starts
 from imsvd.figures import draw_demo
 from imsvd.information import codes
-from imsvd.overrides import override
 from imsvd.recipes import recipe
 from imsvd.runs import RunFolder
 from imsvd.training import train

@@ -16,21 +16,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from imsvd.checkpoints import (
-    random_state,
-    restore_random_state,
-    seed_random_state,
-    write_atomically,
-)
+from imsvd.checkpoints import random_state, restore_random_state, seed_random_state
 from imsvd.config import Config
 from imsvd.errors import InputError
+from imsvd.files import write_atomically
 from imsvd.information import codes, soft_discretize
 from imsvd.methods import IMSVDSettings
 from imsvd.networks import BackboneSettings, build_backbone, feature_width, projector
-from imsvd.overrides import describe_validation_error
 from imsvd.pretrained import Backbone, BackboneSpec, open_backbone, parse_spec
 from imsvd.runs import RunFolder
-from imsvd.settings import Settings
+from imsvd.settings import Settings, describe_validation_error, keys_of
 
 FORMAT = 1
 """Version of `encoder.json`; raised when an older program could misread it."""
@@ -242,7 +237,7 @@ def read_description(folder: RunFolder) -> EncoderDescription:
         return EncoderDescription.model_validate_json(folder.encoder_description.read_text())
     except ValidationError as error:
         raise InputError(
-            f"{folder.encoder_description}: {describe_validation_error(error)}"
+            f"{folder.encoder_description}: {describe_validation_error(error, keys_of(EncoderDescription))}"
         ) from error
 
 

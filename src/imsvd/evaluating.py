@@ -43,9 +43,8 @@ from imsvd.evaluation import (
 )
 from imsvd.evaluation.svm import SVMSettings
 from imsvd.evaluation.voc07 import run_voc07
-from imsvd.overrides import override_group, parse_settings
 from imsvd.progress import progress_bar
-from imsvd.settings import Settings
+from imsvd.settings import Settings, override_group, parse_settings
 from imsvd.training.hardware import launch, require_single_process, worker_count
 
 BATCH_SIZE = 256

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from imsvd.checkpoints import write_atomically
+from imsvd.files import write_atomically
 
 TERM_TITLES = {
     "loss": "loss",

@@ -19,10 +19,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from imsvd.checkpoints import remove_leftovers, write_atomically
-from imsvd.config import Config
+from imsvd.config import Config, from_yaml, to_yaml
 from imsvd.errors import InputError
-from imsvd.overrides import from_yaml, to_yaml
+from imsvd.files import remove_leftovers, write_atomically
 
 
 class RunFolder:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from imsvd.checkpoints import read_checkpoint, save_checkpoint
+from imsvd.config import override
 from imsvd.methods import METHODS, IMSVDSettings, Method, MethodSettings, build_method
 from imsvd.methods.barlow_twins import BarlowTwinsSettings
 from imsvd.methods.byol import BYOLSettings
@@ -24,7 +25,6 @@ from imsvd.methods.swav import SwAVSettings
 from imsvd.methods.vicreg import VICRegSettings
 from imsvd.methods.wmse import WMSESettings
 from imsvd.networks import build_backbone
-from imsvd.overrides import override
 from imsvd.training.optimizers import build_optimizer, set_learning_rate
 from tests.training import tiny
 

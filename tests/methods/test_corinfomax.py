@@ -2,10 +2,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from imsvd.config import override
 from imsvd.errors import InputError
 from imsvd.losses.corinfomax import CorInfoMaxLoss
 from imsvd.methods.corinfomax import CorInfoMax, CorInfoMaxSettings
-from imsvd.overrides import override
 from imsvd.recipes import recipe
 from tests.methods.networks import SAMPLES, NormFree, views
 

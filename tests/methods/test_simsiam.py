@@ -1,9 +1,9 @@
 import torch
 from torch import nn
 
+from imsvd.config import override
 from imsvd.losses.simsiam import SimSiamLoss
 from imsvd.methods.simsiam import SimSiam, SimSiamSettings
-from imsvd.overrides import override
 from imsvd.recipes import recipe
 from imsvd.training.optimizers import build_optimizer, set_learning_rate
 from tests.methods.networks import SAMPLES, NormFree, views

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
+from imsvd.config import override
 from imsvd.errors import InputError
 from imsvd.losses.wmse import WMSELoss
 from imsvd.methods.wmse import WMSE, WMSESettings
-from imsvd.overrides import override
 from imsvd.recipes import recipe
 from tests.methods.networks import SAMPLES, NormFree, views
 from tests.methods.projecting import assert_loss_of_the_projected_views

@@ -7,10 +7,9 @@ import pytest
 import torch
 from rich.console import Console
 
-from imsvd.config import Config
+from imsvd.config import Config, override
 from imsvd.grid.plan import Job
 from imsvd.methods import METHODS
-from imsvd.overrides import override
 from imsvd.recipes import recipe
 from imsvd.reproduction import dry_run as module
 from imsvd.reproduction.dry_run import (

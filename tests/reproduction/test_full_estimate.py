@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imsvd.overrides import override
+from imsvd.config import override
 from imsvd.recipes import recipe
 from imsvd.reproduction.estimate import (
     Hours,

@@ -5,9 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from imsvd.config import Config
+from imsvd.config import Config, override
 from imsvd.errors import InputError
-from imsvd.overrides import override
 from imsvd.training.hardware import launch, require_single_process, worker_count
 
 

@@ -14,11 +14,11 @@ from rich.console import Console
 from torch import nn
 
 from imsvd.checkpoints import load_newest_checkpoint
+from imsvd.config import override
 from imsvd.datasets import open_source
 from imsvd.errors import InputError, Interrupted
 from imsvd.methods import METHODS, Method, MethodOutput, build_method
 from imsvd.networks import build_backbone
-from imsvd.overrides import override
 from imsvd.recipes import recipe
 from imsvd.runs import RunFolder
 from imsvd.training import loop, train

@@ -5,10 +5,9 @@ import torch
 from PIL import Image
 
 from imsvd.api import automatic_config
-from imsvd.config import Config
+from imsvd.config import Config, override
 from imsvd.datasets import Subset, open_source
 from imsvd.methods import IMSVD, METHODS
-from imsvd.overrides import override
 from imsvd.recipes import recipe
 from imsvd.training import memory
 from tests.training import tiny

@@ -5,9 +5,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from imsvd.config import Config
+from imsvd.config import Config, override
 from imsvd.methods import Method, MethodOutput
-from imsvd.overrides import override
 from imsvd.training.optimizers import build_optimizer, learning_rate, set_learning_rate
 
 SCHEDULE = override(

@@ -7,10 +7,10 @@ from multiprocessing import get_context
 import pytest
 import torch
 
+from imsvd.config import override
 from imsvd.methods import build_method
 from imsvd.networks import build_backbone
 from imsvd.networks.convolution import ProcessorConv2d
-from imsvd.overrides import override
 from imsvd.recipes import recipe
 from imsvd.training.optimizers import build_optimizer
 from imsvd.training.processor import keep_freed_memory, use_processor_well

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from imsvd import cli
-from imsvd.config import Config
-from imsvd.overrides import override
+from imsvd.config import Config, override
 from imsvd.recipes import recipe
 
 # Widths below 8 make PyTorch's channels-last convolutions corrupt memory on some CPUs.

@@ -15,9 +15,8 @@ import torch
 
 from imsvd.bench.loss_forms import FORMS
 from imsvd.bench.step_loops import CONTENDERS, random_images
-from imsvd.config import Config
+from imsvd.config import Config, override
 from imsvd.methods import IMSVDSettings
-from imsvd.overrides import override
 from imsvd.recipes import recipe
 
 Network = Literal["small", "resnet18"]

@@ -151,7 +151,7 @@ def recipes(
     ] = False,
 ) -> None:
     """List the recipes, or show one."""
-    from imsvd.overrides import describe_settings, to_yaml  # noqa: PLC0415
+    from imsvd.config import describe_settings, to_yaml  # noqa: PLC0415
     from imsvd.recipes import RECIPES  # noqa: PLC0415
     from imsvd.recipes import recipe as find  # noqa: PLC0415
 

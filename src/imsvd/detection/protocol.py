@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from imsvd.checkpoints import seed_random_state, write_atomically
+from imsvd.checkpoints import seed_random_state
 from imsvd.config import Config
 from imsvd.detection.batches import TrainingStream
 from imsvd.detection.coco import CocoData
@@ -19,6 +19,7 @@ from imsvd.detection.settings import DetectionSettings
 from imsvd.detection.training import DetectorTrainer
 from imsvd.distributed import gather_lists, together
 from imsvd.encoder import Encoder
+from imsvd.files import write_atomically
 from imsvd.progress import progress_bar
 from imsvd.training.hardware import launch
 

@@ -10,8 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from imsvd.config import ComputeSettings
 from imsvd.errors import InputError
-from imsvd.overrides import override_group
-from imsvd.settings import Settings
+from imsvd.settings import Settings, override_group
 
 
 class DetectionSettings(Settings):

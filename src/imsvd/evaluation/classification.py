@@ -19,8 +19,7 @@ from torch import Tensor
 from imsvd.config import ComputeSettings
 from imsvd.datasets import ImageSource, open_source
 from imsvd.errors import InputError
-from imsvd.overrides import override_group, parse_settings
-from imsvd.settings import Settings
+from imsvd.settings import Settings, override_group, parse_settings
 from imsvd.views.settings import Range
 
 STEPS_PER_EPOCH = 4

@@ -18,7 +18,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 from torch import Tensor, nn
 
-from imsvd.checkpoints import write_atomically
 from imsvd.datasets import Subset
 from imsvd.encoder import Encoder
 from imsvd.errors import InputError
@@ -26,6 +25,7 @@ from imsvd.evaluation import extract_features
 from imsvd.explanations.partial_pass import PartialPass
 from imsvd.explanations.subject import Progress, Subject, evenly_spaced
 from imsvd.explanations.top_images import TopImages
+from imsvd.files import write_atomically
 from imsvd.information import codes, max_probabilities, soft_discretize
 
 FILE_NAME = "encodings.safetensors"

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from imsvd.checkpoints import write_atomically
 from imsvd.datasets import UnreadableImage
 from imsvd.explanations.encodings import Encodings
 from imsvd.explanations.subject import Progress, Subject, unit_starts
+from imsvd.files import write_atomically
 
 _MARGIN = 4
 _LABEL = 92

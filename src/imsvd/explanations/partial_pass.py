@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from imsvd.atomic_files import complete_or_absent
+from imsvd.files import complete_or_absent
 
 INTERVAL = 15.0
 """Seconds between two savings, and so the most that is lost."""

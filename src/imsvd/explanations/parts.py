@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from imsvd.checkpoints import write_atomically
 from imsvd.errors import InputError
 from imsvd.explanations import pictures
 from imsvd.explanations.activation import grad_cam
@@ -39,6 +38,7 @@ from imsvd.explanations.subject import (
     read_pictures,
     view_probabilities,
 )
+from imsvd.files import write_atomically
 from imsvd.information import split_variables
 
 JOINT_PARTIAL = "joint.partial.npz"

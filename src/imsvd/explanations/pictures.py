@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from imsvd.checkpoints import write_atomically
 from imsvd.figures import CURVE, PALETTE, STYLE
+from imsvd.files import write_atomically
 
 AGREES, DIFFERS = PALETTE[0], PALETTE[1]
 GRAY = "#999999"

@@ -13,7 +13,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from imsvd.checkpoints import write_atomically
 from imsvd.errors import InputError
 from imsvd.explanations.report_findings import Findings, named, percent
 from imsvd.explanations.report_html import Html, element, figure, join, link, paragraph, table
@@ -21,6 +20,7 @@ from imsvd.explanations.report_methods import METHODS
 from imsvd.explanations.report_sections import SECTIONS
 from imsvd.explanations.subject import Subject
 from imsvd.figures import draw_training
+from imsvd.files import write_atomically
 from imsvd.progress import counted
 from imsvd.results_table import collect
 from imsvd.runs import RunFolder

@@ -13,7 +13,6 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from imsvd.checkpoints import remove_leftovers, write_atomically
 from imsvd.datasets import open_source
 from imsvd.datasets.opening import absolute
 from imsvd.encoder import load
@@ -22,6 +21,7 @@ from imsvd.explanations import parts
 from imsvd.explanations.key import explanation_key
 from imsvd.explanations.report import FILE_NAME, write_report
 from imsvd.explanations.subject import Progress, Subject
+from imsvd.files import remove_leftovers, write_atomically
 from imsvd.progress import progress_bar
 from imsvd.runs import RunFolder
 

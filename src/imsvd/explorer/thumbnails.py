@@ -7,10 +7,10 @@ import shutil
 import threading
 from pathlib import Path
 
-from imsvd.checkpoints import write_atomically
 from imsvd.errors import InputError
 from imsvd.explorer.explained_run import ExplainedRun
 from imsvd.explorer.pictures import as_jpeg, seen_square
+from imsvd.files import write_atomically
 
 SIZES = (64, 128, 256)
 MAX_BYTES = 256 * 1024**2

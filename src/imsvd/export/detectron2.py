@@ -11,10 +11,10 @@ from pathlib import Path
 
 import torchvision
 
-from imsvd.checkpoints import write_atomically
 from imsvd.encoder import Encoder
 from imsvd.errors import InputError
 from imsvd.export.torchvision import matching_state
+from imsvd.files import write_atomically
 
 _RENAMES = (
     (re.compile(r"^(?=conv1|bn1)"), "stem."),

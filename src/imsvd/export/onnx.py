@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from imsvd.atomic_files import complete_or_absent
 from imsvd.encoder import Encoder
 from imsvd.errors import InputError
 from imsvd.export.agreement import differs, sample_images
+from imsvd.files import complete_or_absent
 from imsvd.information import max_probabilities, split_variables
 
 KINDS = ("features", "probabilities", "codes")

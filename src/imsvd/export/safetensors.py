@@ -6,8 +6,8 @@ from pathlib import Path
 
 from safetensors.torch import save
 
-from imsvd.checkpoints import write_atomically
 from imsvd.encoder import Encoder
+from imsvd.files import write_atomically
 
 METADATA_KEY = "imsvd"
 """Where the header holds the encoder's description, as JSON."""

@@ -10,10 +10,10 @@ from typing import Any
 import timm
 from safetensors.torch import save_file
 
-from imsvd.atomic_files import complete_or_absent
 from imsvd.encoder import Encoder
 from imsvd.errors import InputError
 from imsvd.export.agreement import require_agreement
+from imsvd.files import complete_or_absent
 
 REMEDY = "use --format safetensors or onnx"
 

@@ -10,10 +10,10 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from imsvd.checkpoints import write_atomically
 from imsvd.encoder import Encoder
 from imsvd.errors import InputError
 from imsvd.export.agreement import require_agreement
+from imsvd.files import write_atomically
 from imsvd.pretrained import summarize_keys, take_off_classifier
 
 REMEDY = "use --format safetensors or onnx"

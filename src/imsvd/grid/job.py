@@ -22,7 +22,6 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from imsvd.checkpoints import write_atomically
 from imsvd.config import Config
 from imsvd.datasets import open_source
 from imsvd.distributed import rank
@@ -31,6 +30,7 @@ from imsvd.errors import InputError, Interrupted
 from imsvd.evaluating import Split, split_features
 from imsvd.evaluation import Features, KNNSettings, knn, linear_probe, usable_neighbors
 from imsvd.explanations.explainability import explainability
+from imsvd.files import write_atomically
 from imsvd.grid.outcome import FAILURE, CurvePoint, Outcome, data_fingerprint, write_outcome
 from imsvd.methods import build_method
 from imsvd.networks import build_backbone

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from imsvd.checkpoints import write_atomically
 from imsvd.datasets import open_source
+from imsvd.files import write_atomically
 from imsvd.settings import Settings
 
 FAILURE = "failure.txt"

@@ -8,11 +8,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from imsvd.checkpoints import write_atomically
 from imsvd.config import Config
 from imsvd.explanations.explainability import BINS
 from imsvd.explanations.meaning import RECOVERED
 from imsvd.figures import draw_comparison
+from imsvd.files import write_atomically
 from imsvd.grid.outcome import Outcome
 from imsvd.grid.table import Entry, Row, csv_text, entry_values, markdown, row_values
 from imsvd.grid.variant import Variant

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from imsvd.config import Config
-from imsvd.overrides import override
+from imsvd.config import Config, override
 
 BATCHES_PER_EPOCH = 4
 """A batch leaves at least this many steps per epoch."""

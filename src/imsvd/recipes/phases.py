@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from imsvd.config import Config
-from imsvd.overrides import override
+from imsvd.config import Config, override
 
 COUNTED_IN_EPOCHS = {"swav": "queue_start_epoch", "la": "warmup_epochs", "pcl": "warmup_epochs"}
 """The settings of methods that are a number of epochs."""

@@ -20,13 +20,12 @@ from rich.markup import escape
 from rich.table import Table
 from torch import nn
 
-from imsvd.config import Config
+from imsvd.config import Config, override
 from imsvd.encoder import load, untrained_encoder
 from imsvd.errors import InputError, Interrupted
 from imsvd.grid.plan import Job
 from imsvd.methods import IMSVDSettings, Method
 from imsvd.networks import feature_width
-from imsvd.overrides import override
 from imsvd.progress import progress_bar
 from imsvd.reproduction.full_networks import IMAGENET_IMAGES, build_on_meta, same_network
 from imsvd.reproduction.variants import Run

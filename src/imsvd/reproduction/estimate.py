@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from imsvd.config import Config
+from imsvd.config import Config, override
 from imsvd.methods import IMSVDSettings
-from imsvd.overrides import override
 from imsvd.paper_numbers import paper_tables
 from imsvd.recipes import recipe
 from imsvd.reproduction.full_networks import IMAGENET_IMAGES, Sizes, measure, same_network

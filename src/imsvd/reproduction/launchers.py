@@ -18,8 +18,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from imsvd.checkpoints import write_atomically
 from imsvd.errors import InputError
+from imsvd.files import write_atomically
 from imsvd.reproduction.full_networks import IMAGENET_IMAGES
 from imsvd.reproduction.full_plan import Evaluation, FullPlan
 from imsvd.training.batches import EpochOrder

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.markup import escape
 
-from imsvd.checkpoints import write_atomically
 from imsvd.datasets.scene_files import write_scenes
 from imsvd.encoder import load
 from imsvd.errors import InputError
@@ -24,6 +23,7 @@ from imsvd.evaluating import evaluate_coco, evaluate_voc07
 from imsvd.evaluation.classification import adapted, open_labeled
 from imsvd.evaluation.places205 import PLACES205_SETTINGS
 from imsvd.explanations import explain
+from imsvd.files import write_atomically
 from imsvd.grid.plan import Job
 from imsvd.grid.runner import run_folder
 from imsvd.reproduction.experiment import Experiment, Protocol

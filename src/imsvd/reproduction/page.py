@@ -6,9 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from imsvd.atomic_files import complete_or_absent
-from imsvd.checkpoints import write_atomically
 from imsvd.errors import InputError
+from imsvd.files import complete_or_absent, write_atomically
 from imsvd.reproduction.experiments import EXPERIMENTS, Experiment
 from imsvd.reproduction.markdown import NAME, Content, body, picture_suffix, summaries
 from imsvd.reproduction.report import experiment_folder, read_comment, read_result

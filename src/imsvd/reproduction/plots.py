@@ -12,8 +12,8 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from imsvd.checkpoints import write_atomically
 from imsvd.figures import LINES, PALETTE, STYLE
+from imsvd.files import write_atomically
 from imsvd.reproduction.markdown import in_order
 
 MOST_ACROSS = 4

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from imsvd.checkpoints import write_atomically
+from imsvd.files import write_atomically
 from imsvd.grid.table import csv_text
 from imsvd.progress import counted
 from imsvd.provenance import environment

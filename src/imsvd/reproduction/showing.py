@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from imsvd.checkpoints import write_atomically
+from imsvd.files import write_atomically
 from imsvd.grid.plan import Job
 from imsvd.grid.runner import run_folder
 from imsvd.reproduction.experiment import Experiment

@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from imsvd.config import Config
+from imsvd.config import Config, override
 from imsvd.methods import build_method
 from imsvd.networks import build_backbone
-from imsvd.overrides import override
 
 _USABLE = 0.85
 """Share of a device's memory that tensors can fill; fragments and cuDNN's workspaces take the rest."""

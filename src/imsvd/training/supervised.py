@@ -22,11 +22,9 @@ from rich.markup import escape
 from imsvd.checkpoints import (
     load_newest_checkpoint,
     random_state,
-    remove_leftovers,
     restore_random_state,
     save_checkpoint,
     seed_random_state,
-    write_atomically,
 )
 from imsvd.datasets import BadImage
 from imsvd.distributed import (
@@ -39,6 +37,7 @@ from imsvd.distributed import (
 from imsvd.encoder import encoder_details
 from imsvd.errors import InputError, Interrupted
 from imsvd.evaluation import append_result, chance, read_results
+from imsvd.files import remove_leftovers, write_atomically
 from imsvd.networks import synchronize_norms
 from imsvd.progress import progress_bar
 from imsvd.training.agreement import require_same_start, shared_quarantine

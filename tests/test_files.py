@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from imsvd.atomic_files import complete_or_absent
 from imsvd.errors import InputError
+from imsvd.files import complete_or_absent
 
 
 def test_a_file_appears_when_it_is_complete(tmp_path: Path) -> None:
