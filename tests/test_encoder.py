@@ -15,8 +15,8 @@ from imsvd.errors import InputError
 from imsvd.information import soft_discretize
 from imsvd.methods import MethodOutput, build_method
 from imsvd.networks import build_backbone
-from imsvd.training.batches import Batch
 from imsvd.training.loop import Trainer
+from imsvd.views import Batch
 from tests.trained import train_tiny
 from tests.training import tiny
 

@@ -2,21 +2,18 @@ import multiprocessing
 import signal
 
 import pytest
-from torch.utils.data import Dataset
 
 from imsvd.datasets.workers import load_batches
 from imsvd.errors import InputError
 
 
-class Signals(Dataset[tuple[int, bool, bool]]):
-    """The key, and whether Ctrl-C and SIGTERM are ignored where it is read; a bad key is refused."""
-
-    def __getitem__(self, key: int) -> tuple[int, bool, bool]:
-        if key < 0:
-            raise InputError(f"{key} cannot be read.")
-        numbers = signal.SIGINT, signal.SIGTERM
-        first, second = (signal.getsignal(number) == signal.SIG_IGN for number in numbers)
-        return key, first, second
+def read(keys: list[int]) -> list[tuple[int, bool, bool]]:
+    """Each key, and whether Ctrl-C and SIGTERM are ignored where it is read; -7 is refused."""
+    if -7 in keys:
+        raise InputError("-7 cannot be read.")
+    numbers = signal.SIGINT, signal.SIGTERM
+    first, second = (signal.getsignal(number) == signal.SIG_IGN for number in numbers)
+    return [(key, first, second) for key in keys]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -27,12 +24,12 @@ def test_batches_come_in_order_and_only_workers_ignore_signals(workers: int) -> 
     )
     ignored = (True, True) if workers else tuple(here)
     expected = [[(key, *ignored) for key in keys] for keys in ([0, 1], [2], [3, 4])]
-    assert list(load_batches(Signals(), [[0, 1], [2], [3, 4]], list, workers)) == expected
+    assert list(load_batches(read, [[0, 1], [2], [3, 4]], workers)) == expected
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_the_error_of_a_worker_is_its_sentence_alone(workers: int) -> None:
-    batches = load_batches(Signals(), [[0], [-7]], list, workers)
+    batches = load_batches(read, [[0], [-7]], workers)
     next(batches)
     with pytest.raises(InputError) as caught:
         next(batches)
@@ -41,7 +38,7 @@ def test_the_error_of_a_worker_is_its_sentence_alone(workers: int) -> None:
 
 def test_workers_end_with_the_batches() -> None:
     before = set(multiprocessing.active_children())
-    batches = load_batches(Signals(), [[key] for key in range(100)], list, 2)
+    batches = load_batches(read, [[key] for key in range(100)], 2)
     next(batches)
     started = set(multiprocessing.active_children()) - before
     assert len(started) == 2

@@ -7,8 +7,8 @@ from PIL import Image
 
 from imsvd.datasets import ImageSource, open_source
 from imsvd.errors import InputError
-from imsvd.training.batches import Batch, EpochOrder, MemoryBatches, StreamedBatches
-from imsvd.views import ViewsSettings, paper_views
+from imsvd.training.batches import EpochOrder, MemoryBatches, StreamedBatches
+from imsvd.views import Batch, ViewsSettings, paper_views
 
 CPU = torch.device("cpu")
 COUNT, SIZE, STEPS = 22, 6, 5

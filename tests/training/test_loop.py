@@ -22,11 +22,12 @@ from imsvd.networks import build_backbone
 from imsvd.recipes import recipe
 from imsvd.runs import RunFolder
 from imsvd.training import loop, train
-from imsvd.training.batches import Batch, EpochOrder
+from imsvd.training.batches import EpochOrder
 from imsvd.training.costs import median_epoch_seconds
 from imsvd.training.fitness import check_precision
 from imsvd.training.hardware import launch
 from imsvd.training.online import OnlineKNN
+from imsvd.views import Batch
 from tests.contracts.test_methods import SMALL
 from tests.test_api import write_images
 from tests.training import tiny

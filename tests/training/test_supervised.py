@@ -16,8 +16,8 @@ from imsvd.encoder import load
 from imsvd.errors import InputError, Interrupted
 from imsvd.evaluation import read_results
 from imsvd.evaluation.classification import ClassificationSettings, checked_splits
-from imsvd.training.batches import Batch
 from imsvd.training.supervised import IGNORED, ClassifierTraining
+from imsvd.views import Batch
 from tests import gloo
 from tests.oracles import softmax_regression
 from tests.test_api import write_images

@@ -20,8 +20,7 @@ from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.transforms import v2
 
 from imsvd.datasets import EncodedSource
-from imsvd.training.samples import make_samples, stack_views
-from imsvd.views import ViewSettings, ViewsSettings, batch_views, normalize
+from imsvd.views import ViewSettings, ViewsSettings, batch_views, normalize, read_batch
 from imsvd.views.resampling import blur_kernel_size
 
 Task = Literal["photographs", "small"]
@@ -80,11 +79,9 @@ def _one_by_one(read: Callable[[Any], Any], views: Sequence[Callable[[Any], Any]
 
 def _ours(settings: ViewsSettings, task: Task) -> Pipeline:
     def photographs(files: Files) -> list[Tensor]:
-        samples = make_samples(_InMemory(files), settings, 0, 0, range(len(files)))
-        stacked = map(stack_views, zip(*(sample.views for sample in samples), strict=True))
-        return [
-            normalize(levels, view) for levels, view in zip(stacked, settings.every, strict=True)
-        ]
+        batch = read_batch(_InMemory(files), settings, 0, 0, range(len(files)))
+        pairs = zip(batch.views, settings.every, strict=True)
+        return [normalize(levels, view) for levels, view in pairs]
 
     def small(images: Pixels) -> list[Tensor]:
         batch = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()

@@ -1,10 +1,10 @@
-"""Batches prepared by worker processes that neither outlive the training nor end before it."""
+"""Batches prepared by worker processes that end with the training, neither before nor after it."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Generator, Iterable
-from typing import Any, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -12,52 +12,65 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from imsvd.errors import InputError
 
-Sample = TypeVar("Sample")
+Key = TypeVar("Key")
 Batch = TypeVar("Batch")
 
 
 def load_batches(
-    dataset: Dataset[Sample],
-    keys: Iterable[list[Any]],
-    collate: Callable[[list[Sample]], Batch],
+    read: Callable[[Key], Batch],
+    keys: Iterable[Key],
     workers: int,
     *,
     pin_memory: bool = False,
 ) -> Generator[Batch, None, None]:
-    """Yield one batch for each list of keys.
+    """Yield `read(key)` for every key, in order.
 
     Args:
-        dataset: gives the sample of a key.
-        keys: those of every batch in turn.
-        collate: makes a batch of samples.
-        workers: processes that do both; 0 does it in this one.
-        pin_memory: whether batches are to be copied to a GPU.
+        read: makes a whole batch; must be picklable.
+        keys: identify the batches.
+        workers: number of processes; 0 reads in this one.
+        pin_memory: whether to place batches in memory that is fast to copy to a GPU.
     """
     loader = DataLoader(
-        dataset,
-        batch_sampler=keys,
+        _Reading(read),
+        sampler=keys,
+        batch_size=None,
         num_workers=workers,
-        collate_fn=collate,
-        worker_init_fn=_leave_signals_to_the_trainer,
+        collate_fn=_unchanged,
+        worker_init_fn=_ignore_signals,
         pin_memory=pin_memory,
-        # Else a loader draws from the global generator, once more with every resumption.
+        # Otherwise a loader draws from the global generator, once more after every resumption.
         generator=torch.Generator(),
     )
     iterator = iter(loader)
     try:
         yield from iterator
     except InputError as error:
-        # A worker's error arrives with its traceback; the last line is the sentence.
-        sentence = str(error).strip().splitlines()[-1]
-        raise InputError(sentence.removeprefix("imsvd.errors.InputError: ")) from error
+        # A worker's error arrives with its traceback; its last line is the message.
+        message = str(error).strip().splitlines()[-1]
+        raise InputError(message.removeprefix("imsvd.errors.InputError: ")) from error
     finally:
-        # Workers ignore SIGTERM: unless told to end, they would keep the program from ending.
+        # Workers ignore SIGTERM, so without this they would keep the program from exiting.
         if isinstance(iterator, _MultiProcessingDataLoaderIter):
             iterator._shutdown_workers()
 
 
-def _leave_signals_to_the_trainer(worker: int) -> None:
-    """Keep Ctrl-C, which reaches the whole process group, from ending a worker before all is saved."""
+class _Reading(Dataset[Batch], Generic[Key, Batch]):
+    """A function in the form that `DataLoader` requires."""
+
+    def __init__(self, read: Callable[[Key], Batch]) -> None:
+        self.read = read
+
+    def __getitem__(self, key: Key) -> Batch:
+        return self.read(key)
+
+
+def _unchanged(batch: Batch) -> Batch:
+    return batch
+
+
+def _ignore_signals(worker: int) -> None:
+    """Keep Ctrl-C, which reaches the whole process group, from ending a worker before the save."""
     del worker
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

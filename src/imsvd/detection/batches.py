@@ -6,12 +6,11 @@ it had not been interrupted, with any number of worker processes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from imsvd.datasets.workers import load_batches
 from imsvd.detection.coco import CocoSplit, Target
@@ -22,7 +21,7 @@ Batch = list[Sample]
 _ORDER, _FLIP = range(2)
 
 
-class TrainingStream(Dataset[Sample]):
+class TrainingStream:
     """The images of a split that show objects, by position in the stream of all epochs."""
 
     def __init__(self, split: CocoSplit, seed: int) -> None:
@@ -42,6 +41,10 @@ class TrainingStream(Dataset[Sample]):
         flip = np.random.default_rng((self.seed, _FLIP, position)).random() < 0.5
         return mirror(*sample) if flip else sample
 
+    def batch(self, positions: Iterable[int]) -> Batch:
+        """Read the images at `positions`."""
+        return [self[position] for position in positions]
+
 
 def mirror(image: Tensor, target: Target) -> Sample:
     """Exchange left and right."""
@@ -49,22 +52,6 @@ def mirror(image: Tensor, target: Target) -> Sample:
     left, top, right, bottom = target["boxes"].unbind(dim=1)
     boxes = torch.stack((width - right, top, width - left, bottom), dim=1)
     return image.flip(-1), target | {"boxes": boxes, "masks": target["masks"].flip(-1)}
-
-
-class _Positions:
-    """The positions in the stream that a rank reads at every step."""
-
-    def __init__(self, steps: range, batch_size: int, rank: int, world_size: int) -> None:
-        self.steps, self.batch_size, self.share = steps, batch_size, batch_size // world_size
-        self.rank = rank
-
-    def __len__(self) -> int:
-        return len(self.steps)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for step in self.steps:
-            first = step * self.batch_size + self.rank * self.share
-            yield list(range(first, first + self.share))
 
 
 def training_batches(
@@ -77,8 +64,9 @@ def training_batches(
     workers: int = 0,
 ) -> Iterator[Batch]:
     """This rank's batch of every step; `batch_size` counts the images of all ranks."""
-    positions = _Positions(steps, batch_size, rank, world_size)
-    return load_batches(stream, positions, list, workers)
+    share = batch_size // world_size
+    starts = (step * batch_size + rank * share for step in steps)
+    return load_batches(stream.batch, (range(start, start + share) for start in starts), workers)
 
 
 def to_device(batch: Batch, device: torch.device) -> tuple[list[Tensor], list[Target]]:

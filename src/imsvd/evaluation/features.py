@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as transforms
 
@@ -157,7 +156,7 @@ def _evaluation_mode(encode: Callable[[Tensor], Tensor]) -> Iterator[None]:
             module.training = training
 
 
-class _StreamedBatches(Dataset[_Batch]):
+class _StreamedBatches:
     """Batches read from a source, so that a worker's unit of work is a whole batch."""
 
     def __init__(self, source: ImageSource, size: int, batch_size: int) -> None:
@@ -207,12 +206,7 @@ def _batches(
             yield _Batch(_stack_crops(chunk, size), indices, [])
         return
     streamed = _StreamedBatches(source, size, batch_size)
-    yield from load_batches(streamed, [[number] for number in range(len(streamed))], _only, workers)
-
-
-def _only(batches: list[_Batch]) -> _Batch:
-    (batch,) = batches
-    return batch
+    yield from load_batches(streamed.__getitem__, range(len(streamed)), workers)
 
 
 def _stack_crops(images: Tensor | list[Tensor], size: int) -> Tensor:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from imsvd.datasets import ImageSource, UnreadableImage, small_image_size
 from imsvd.explanations.subject import Progress, Subject
-from imsvd.training.samples import make_samples, stack_views
 from imsvd.views import ViewsSettings, batch_views, image_views, normalize
+from imsvd.views.samples import make_samples, stack_views
 
 EPOCH = 0
 """The epoch of the training whose views are made again."""
@@ -63,8 +63,7 @@ def _streamed_pairs(
     if not good:
         return None
     first, second = (
-        normalize(stack_views([sample.views[number] for sample in good]), view)
-        for number, view in enumerate(views.views)
+        normalize(levels, view) for levels, view in zip(stack_views(good), views.views, strict=True)
     )
     return Pairs(first, second, [sample.position for sample in good])
 

@@ -10,41 +10,29 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import closing
-from typing import NamedTuple
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, Sampler
 
-from imsvd.datasets import BadImage, ImageSource
+from imsvd.datasets import ImageSource
 from imsvd.datasets.workers import load_batches
 from imsvd.errors import InputError
-from imsvd.training.samples import Sample, make_samples, stack_views
 from imsvd.views import (
+    Batch,
     ViewsSettings,
+    batch_views,
     keyed_uniforms,
-    make_views_batched,
     normalize,
-    sample_parameters,
+    read_batch,
 )
 
 Indices = npt.NDArray[np.int64]
 
 ORDER_STREAM = 2**16 - 1
 """The "view" number whose random stream shuffles the epoch; no real view has it."""
-
-
-class Batch(NamedTuple):
-    """One rank's part of a step."""
-
-    views: list[Tensor]
-    """One (batch, 3, size, size) tensor per view, on the training device."""
-    samples: Tensor
-    """Positions of the images in the data, (batch,), on the training device."""
-    bad: list[BadImage]
-    """Unreadable images that were met and replaced."""
 
 
 class EpochOrder:
@@ -119,23 +107,7 @@ class MemoryBatches(Batches):
             epoch, indices = self.order.indices(step)
             samples = torch.from_numpy(indices).to(self.device)
             images = self.images[samples]
-            sides = np.full(len(indices), images.shape[-1])
-            views = [
-                make_views_batched(
-                    images,
-                    sample_parameters(
-                        view,
-                        sides,
-                        sides,
-                        seed=self.seed,
-                        epoch=epoch,
-                        indices=indices,
-                        view=number,
-                    ),
-                    view,
-                )
-                for number, view in enumerate(self.views.every)
-            ]
+            views = batch_views(images, self.views, seed=self.seed, epoch=epoch, indices=indices)
             yield Batch(views, samples, [])
 
 
@@ -156,13 +128,10 @@ class StreamedBatches(Batches):
 
     def steps(self, first: int, last: int) -> Iterator[Batch]:
         """Yield one `Batch` per step."""
-        batches = load_batches(
-            _ViewDataset(self.source, self.views, self.seed),
-            _StepSampler(self.order, first, last),
-            _collate,
-            self.workers,
-            pin_memory=self.device.type == "cuda",
-        )
+        read = partial(_read_step, self.source, self.views, self.seed)
+        keys = (self.order.indices(step) for step in range(first, last))
+        pin_memory = self.device.type == "cuda"
+        batches = load_batches(read, keys, self.workers, pin_memory=pin_memory)
         # Closed here, not when it is collected: workers end when this generator does.
         with closing(batches):
             for batch in batches:
@@ -174,38 +143,9 @@ class StreamedBatches(Batches):
                 yield Batch(views, samples, batch.bad)
 
 
-class _StepSampler(Sampler[list[tuple[int, int]]]):
-    """Lists (epoch, index) for every step, so that one loader runs through all epochs."""
-
-    def __init__(self, order: EpochOrder, first: int, last: int) -> None:
-        self.order, self.first, self.last = order, first, last
-
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
-        for step in range(self.first, self.last):
-            epoch, indices = self.order.indices(step)
-            yield [(epoch, int(index)) for index in indices]
-
-    def __len__(self) -> int:
-        return self.last - self.first
-
-
-class _ViewDataset(Dataset[Sample]):
-    """Reads images and makes their views."""
-
-    def __init__(self, source: ImageSource, views: ViewsSettings, seed: int) -> None:
-        self.source, self.views, self.seed = source, views, seed
-
-    def __getitem__(self, key: tuple[int, int]) -> Sample:
-        return self.__getitems__([key])[0]
-
-    def __getitems__(self, keys: list[tuple[int, int]]) -> list[Sample]:
-        """All samples of a step at once, as a loader asks for them: their epoch is the same."""
-        epoch, _ = keys[0]
-        return make_samples(self.source, self.views, self.seed, epoch, [index for _, index in keys])
-
-
-def _collate(samples: list[Sample]) -> Batch:
-    """A batch whose views are bytes still; the trainer's process normalizes them on its device."""
-    views = [stack_views(view) for view in zip(*(sample.views for sample in samples), strict=True)]
-    positions = torch.tensor([sample.position for sample in samples])
-    return Batch(views, positions, [bad for sample in samples for bad in sample.bad])
+def _read_step(
+    source: ImageSource, views: ViewsSettings, seed: int, step: tuple[int, Indices]
+) -> Batch:
+    """Read a step's images in a worker, given its epoch and sample indices."""
+    epoch, indices = step
+    return read_batch(source, views, seed, epoch, indices.tolist())

@@ -10,7 +10,7 @@ from imsvd.datasets import ImageSource, Quarantine, load_into_memory, small_imag
 from imsvd.progress import progress_bar
 from imsvd.training.batches import Batches, EpochOrder, MemoryBatches, StreamedBatches
 from imsvd.training.hardware import worker_count
-from imsvd.training.samples import takes_fast_path
+from imsvd.views.samples import takes_fast_path
 
 
 def build_batches(

@@ -30,7 +30,7 @@ from imsvd.networks import build_backbone, synchronize_norms
 from imsvd.progress import counted
 from imsvd.runs import RunFolder
 from imsvd.training.agreement import require_same_start, shared_quarantine
-from imsvd.training.batches import Batch, Batches, EpochOrder
+from imsvd.training.batches import Batches, EpochOrder
 from imsvd.training.costs import peak_memory
 from imsvd.training.display import TrainingDisplay
 from imsvd.training.fitness import check_precision, check_view_sizes
@@ -42,6 +42,7 @@ from imsvd.training.metrics import EpochMetrics, MetricsLog
 from imsvd.training.online import OnlineKNN
 from imsvd.training.optimizers import build_optimizer, learning_rate, set_learning_rate
 from imsvd.training.processor import use_processor_well
+from imsvd.views import Batch
 
 
 def train(config: Config, run: RunFolder, console: Console) -> None:

@@ -41,13 +41,14 @@ from imsvd.files import remove_leftovers, write_atomically
 from imsvd.networks import synchronize_norms
 from imsvd.progress import progress_bar
 from imsvd.training.agreement import require_same_start, shared_quarantine
-from imsvd.training.batches import Batch, Batches, EpochOrder
+from imsvd.training.batches import Batches, EpochOrder
 from imsvd.training.classifier import Classifier, build_optimizer
 from imsvd.training.evaluation import Evaluation
 from imsvd.training.hardware import launch
 from imsvd.training.held_out import HeldOutImages
 from imsvd.training.interruption import StopRequest
 from imsvd.training.loading import build_batches
+from imsvd.views import Batch
 
 IGNORED = -100
 """The label that `cross_entropy` passes over: of an image that another one replaces."""

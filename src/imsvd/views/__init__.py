@@ -4,10 +4,20 @@ from imsvd.views.batched import batch_views, make_views_batched
 from imsvd.views.keyed import keyed_uniforms
 from imsvd.views.levels import normalize
 from imsvd.views.parameters import ViewParameters, sample_parameters
+from imsvd.views.samples import (
+    Batch,
+    Sample,
+    make_samples,
+    read_batch,
+    stack_views,
+    takes_fast_path,
+)
 from imsvd.views.settings import ViewSettings, ViewsSettings, cifar_views, paper_views
 from imsvd.views.single import image_views, make_levels, make_view
 
 __all__ = [
+    "Batch",
+    "Sample",
     "ViewParameters",
     "ViewSettings",
     "ViewsSettings",
@@ -16,9 +26,13 @@ __all__ = [
     "image_views",
     "keyed_uniforms",
     "make_levels",
+    "make_samples",
     "make_view",
     "make_views_batched",
     "normalize",
     "paper_views",
+    "read_batch",
     "sample_parameters",
+    "stack_views",
+    "takes_fast_path",
 ]

@@ -9,10 +9,17 @@ from PIL import Image
 
 from imsvd.datasets import ImageSource, Subset, open_source
 from imsvd.datasets.jpeg import PlainJpeg, decode_rows
-from imsvd.training import samples
-from imsvd.training.batches import Batch, EpochOrder, StreamedBatches
-from imsvd.training.samples import choose_reduction, make_samples, takes_fast_path
-from imsvd.views import ViewSettings, ViewsSettings, image_views, normalize, paper_views
+from imsvd.training.batches import EpochOrder, StreamedBatches
+from imsvd.views import (
+    Batch,
+    ViewSettings,
+    ViewsSettings,
+    image_views,
+    normalize,
+    paper_views,
+    samples,
+)
+from imsvd.views.samples import choose_reduction, make_samples, takes_fast_path
 
 pytest.importorskip("cv2")
 pytest.importorskip("simplejpeg")
