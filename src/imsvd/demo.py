@@ -15,8 +15,9 @@ from imsvd.config import override
 from imsvd.datasets import ImageSource, open_source
 from imsvd.distributed import rank
 from imsvd.encoder import Encoder, load, untrained_encoder
-from imsvd.evaluating import Split, split_features
-from imsvd.evaluation import KNNSettings, append_result, chance, knn_attributes
+from imsvd.evaluation import KNNSettings, chance, knn_attributes
+from imsvd.evaluation.protocols import Split, split_features
+from imsvd.evaluation.results import append_result
 from imsvd.explanations import explain, report_path
 from imsvd.explanations.report_units import TellingUnit, choose_units
 from imsvd.explanations.subject import unit_starts

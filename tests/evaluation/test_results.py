@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from imsvd.errors import InputError
-from imsvd.evaluation import append_result, read_results
+from imsvd.evaluation.results import append_result, read_results
 
 
 def test_records_come_back_in_order(tmp_path: Path) -> None:

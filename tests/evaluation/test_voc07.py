@@ -7,12 +7,12 @@ import pytest
 import torch
 from rich.console import Console
 
-from imsvd import evaluating
 from imsvd.datasets.palette import SHAPES
 from imsvd.datasets.scene_files import write_scenes
 from imsvd.datasets.voc import open_voc
 from imsvd.encoder import load
 from imsvd.errors import InputError
+from imsvd.evaluation import protocols
 from imsvd.evaluation.svm import SVMSettings, classify
 from imsvd.evaluation.voc07 import LabeledFeatures, run_voc07, voc07
 from tests.oracles import average_precision as oracle
@@ -78,7 +78,7 @@ def test_a_run_is_evaluated_from_the_command_line(
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     # The paper's grid takes long to converge on features as poor as a tiny run's.
     monkeypatch.setattr(
-        evaluating, "SVMSettings", lambda jobs: QUICK.model_copy(update={"jobs": jobs})
+        protocols, "SVMSettings", lambda jobs: QUICK.model_copy(update={"jobs": jobs})
     )
     assert command(["evaluate", "voc07", str(run), str(scenes), "--jobs", "1"]) == 0
     assert "voc07_map" in command.out

@@ -8,14 +8,13 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from imsvd.evaluation import append_result
 from imsvd.evaluation.linear import LINEAR_RECIPES
+from imsvd.evaluation.results import PAPER_SETTINGS, append_result
 from imsvd.grid.runner import run_folder
 from imsvd.reproduction.collecting import collect, gather_full, training_costs
 from imsvd.reproduction.experiments import EXPERIMENTS, Experiment, Run, Setup
 from imsvd.reproduction.page import write_page
 from imsvd.reproduction.results import Found
-from imsvd.results_table import PAPER_SETTINGS
 from imsvd.runs import RunFolder
 from tests.training.tiny import CommandLine
 

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from imsvd.datasets.scene_files import write_scenes
 from imsvd.errors import InputError
-from imsvd.evaluating import evaluate_coco, evaluate_voc07
-from imsvd.evaluation import read_results
+from imsvd.evaluation.protocols import evaluate_coco, evaluate_voc07
+from imsvd.evaluation.results import read_results
 from imsvd.grid.outcome import data_fingerprint, write_outcome
 from imsvd.grid.runner import run_folder
 from imsvd.reproduction import measuring

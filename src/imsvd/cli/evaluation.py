@@ -44,11 +44,11 @@ def evaluate_knn(
     ] = None,
 ) -> None:
     """Classify test images by their nearest training images (weighted votes)."""
-    from imsvd import evaluating  # noqa: PLC0415
+    from imsvd.evaluation import protocols  # noqa: PLC0415
 
     print_trained(
         run,
-        evaluating.evaluate_knn(
+        protocols.evaluate_knn(
             run,
             data,
             neighbors=k or (20, 200),
@@ -63,9 +63,9 @@ def evaluate_knn(
 @evaluate.command("linear-probe")
 def evaluate_linear_probe(run: Spec, data: Splits) -> None:
     """Fit a linear classifier on cached features: quick, and not the paper's augmented protocol."""
-    from imsvd import evaluating  # noqa: PLC0415
+    from imsvd.evaluation import protocols  # noqa: PLC0415
 
-    print_metrics(evaluating.evaluate_linear_probe(run, data, console=console))
+    print_metrics(protocols.evaluate_linear_probe(run, data, console=console))
     say_where(run)
 
 
@@ -81,7 +81,7 @@ def evaluate_linear(
     settings: ProtocolSets = None,
 ) -> None:
     """Train a linear classifier on the frozen backbone and augmented images: the paper's protocol."""
-    from imsvd.training import protocols  # noqa: PLC0415
+    from imsvd.evaluation import protocols  # noqa: PLC0415
 
     print_trained(
         run,
@@ -96,7 +96,7 @@ def evaluate_finetune(
     run: Spec, data: Splits, epochs: ProtocolEpochs = None, settings: ProtocolSets = None
 ) -> None:
     """Train the backbone and a classifier together on all labels."""
-    from imsvd.training import protocols  # noqa: PLC0415
+    from imsvd.evaluation import protocols  # noqa: PLC0415
 
     print_trained(
         run,
@@ -121,7 +121,7 @@ def evaluate_semi(
     settings: ProtocolSets = None,
 ) -> None:
     """Train the backbone and a classifier together on the labels of few images."""
-    from imsvd.training import protocols  # noqa: PLC0415
+    from imsvd.evaluation import protocols  # noqa: PLC0415
 
     print_trained(
         run,
@@ -147,7 +147,7 @@ def evaluate_places205(
     settings: ProtocolSets = None,
 ) -> None:
     """Train a linear classifier on the frozen backbone and Places205's scenes."""
-    from imsvd.training import protocols  # noqa: PLC0415
+    from imsvd.evaluation import protocols  # noqa: PLC0415
 
     print_trained(
         run,
@@ -168,9 +168,9 @@ def evaluate_voc07(
     ] = None,
 ) -> None:
     """Classify Pascal VOC 2007 with a linear SVM per class (11-point mean average precision)."""
-    from imsvd import evaluating  # noqa: PLC0415
+    from imsvd.evaluation import protocols  # noqa: PLC0415
 
-    print_metrics(evaluating.evaluate_voc07(run, data, jobs=jobs, console=console))
+    print_metrics(protocols.evaluate_voc07(run, data, jobs=jobs, console=console))
     say_where(run)
 
 
@@ -193,10 +193,10 @@ def evaluate_coco(
     ] = None,
 ) -> None:
     """Detect and segment objects with Mask R-CNN C4; kill it at any moment and run it again."""
-    from imsvd import evaluating  # noqa: PLC0415
     from imsvd.distributed import rank  # noqa: PLC0415
+    from imsvd.evaluation import protocols  # noqa: PLC0415
 
-    metrics = evaluating.evaluate_coco(
+    metrics = protocols.evaluate_coco(
         run, data, scale=scale, iterations=iterations, settings=settings or [], console=console
     )
     if rank() == 0:

@@ -108,6 +108,6 @@ def results(
     form: Annotated[str, typer.Option("--format", help="text, markdown, csv or json.")] = "text",
 ) -> None:
     """Show the latest result of every protocol, beside the paper's where the setting is the same."""
-    from imsvd.results_table import results_table  # noqa: PLC0415
+    from imsvd.evaluation.results import results_table  # noqa: PLC0415
 
     typer.echo(results_table(runs, form))

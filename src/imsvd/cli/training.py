@@ -182,7 +182,7 @@ def _print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
 @app.command()
 def info(run: Run) -> None:
     """Show where a run stands: configuration, last epoch, results."""
-    from imsvd.evaluation import read_results  # noqa: PLC0415
+    from imsvd.evaluation.results import read_results  # noqa: PLC0415
     from imsvd.runs import RunFolder  # noqa: PLC0415
 
     folder = RunFolder(run)

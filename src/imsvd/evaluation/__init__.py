@@ -13,14 +13,12 @@ from imsvd.evaluation.knn import (
 from imsvd.evaluation.labeled import chance
 from imsvd.evaluation.linear_probe import LinearProbeSettings, linear_probe
 from imsvd.evaluation.neighbors import nearest_neighbors
-from imsvd.evaluation.results import append_result, read_results
 
 __all__ = [
     "Features",
     "KNNSettings",
     "LinearProbeSettings",
     "Neighbors",
-    "append_result",
     "chance",
     "extract_features",
     "knn",
@@ -29,6 +27,5 @@ __all__ = [
     "knn_predict",
     "linear_probe",
     "nearest_neighbors",
-    "read_results",
     "usable_neighbors",
 ]

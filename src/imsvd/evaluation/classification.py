@@ -1,7 +1,7 @@
 """What the protocols that train a classifier have in common: settings, labeled data, top-k hits.
 
 Linear evaluation, fine-tuning, semi-supervised learning and Places205 differ in these settings and
-in which images carry labels, and in nothing else. `imsvd.training.supervised` is their one loop.
+in which images carry labels, and in nothing else. `imsvd.evaluation.supervised` is their one loop.
 """
 
 from __future__ import annotations

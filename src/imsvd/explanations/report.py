@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from imsvd.errors import InputError
+from imsvd.evaluation.results import collect
 from imsvd.explanations.report_findings import Findings, named, percent
 from imsvd.explanations.report_html import Html, element, figure, join, link, paragraph, table
 from imsvd.explanations.report_methods import METHODS
@@ -22,7 +23,6 @@ from imsvd.explanations.subject import Subject
 from imsvd.figures import draw_training
 from imsvd.files import write_atomically
 from imsvd.progress import counted
-from imsvd.results_table import collect
 from imsvd.runs import RunFolder
 
 FILE_NAME = "report.html"

@@ -27,8 +27,8 @@ from imsvd.datasets import open_source
 from imsvd.distributed import rank
 from imsvd.encoder import load, untrained_encoder
 from imsvd.errors import InputError, Interrupted
-from imsvd.evaluating import Split, split_features
 from imsvd.evaluation import Features, KNNSettings, knn, linear_probe, usable_neighbors
+from imsvd.evaluation.protocols import Split, split_features
 from imsvd.explanations.explainability import explainability
 from imsvd.files import write_atomically
 from imsvd.grid.outcome import FAILURE, CurvePoint, Outcome, data_fingerprint, write_outcome

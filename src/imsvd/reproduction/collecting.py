@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from imsvd.errors import InputError
-from imsvd.evaluation import read_results
+from imsvd.evaluation.results import as_in_the_paper, is_of_untrained, read_results
 from imsvd.grid.runner import run_folder
 from imsvd.reproduction.experiment import Cell, Experiment
 from imsvd.reproduction.full_plan import tested_on
@@ -23,7 +23,6 @@ from imsvd.reproduction.report import current_facts, write_result
 from imsvd.reproduction.results import Found, Result, sources
 from imsvd.reproduction.showing import draw, drawn_figures, show
 from imsvd.reproduction.variants import Setup
-from imsvd.results_table import as_in_the_paper, is_of_untrained
 from imsvd.runs import RunFolder
 from imsvd.training.costs import largest_peak, median_epoch_seconds
 

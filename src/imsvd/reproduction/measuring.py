@@ -19,18 +19,17 @@ from rich.markup import escape
 from imsvd.datasets.scene_files import write_scenes
 from imsvd.encoder import load
 from imsvd.errors import InputError
-from imsvd.evaluating import evaluate_coco, evaluate_voc07
 from imsvd.evaluation.classification import adapted, open_labeled
+from imsvd.evaluation.classifier import Evaluation
 from imsvd.evaluation.places205 import PLACES205_SETTINGS
+from imsvd.evaluation.protocols import evaluate_coco, evaluate_places205, evaluate_voc07
+from imsvd.evaluation.supervised import evaluate_by_training
 from imsvd.explanations import explain
 from imsvd.files import write_atomically
 from imsvd.grid.plan import Job
 from imsvd.grid.runner import run_folder
 from imsvd.reproduction.experiment import Experiment, Protocol
 from imsvd.reproduction.variants import Setup
-from imsvd.training.evaluation import Evaluation
-from imsvd.training.protocols import evaluate_places205
-from imsvd.training.supervised import evaluate_by_training
 
 FOLDER = "reproduction"
 SCENES = 500

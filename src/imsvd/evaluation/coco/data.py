@@ -26,12 +26,12 @@ from imsvd.datasets.decoding import decode_image
 from imsvd.datasets.encoded import read_file
 from imsvd.datasets.folder import require_folder
 from imsvd.datasets.source import UnreadableImage
-from imsvd.detection.segmentation import (
+from imsvd.errors import InputError
+from imsvd.evaluation.coco.segmentation import (
     check_segmentation,
     decode_masks,
     require_pycocotools,
 )
-from imsvd.errors import InputError
 
 LAYOUTS = (("train2017", "val2017"), ("train", "val"))
 

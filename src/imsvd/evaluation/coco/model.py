@@ -13,10 +13,10 @@ from torchvision.models.detection.generalized_rcnn import GeneralizedRCNN
 from torchvision.models.detection.rpn import RPNHead
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
-from imsvd.detection.heads import REGION_SIZE, ProposalNetwork, RegionAlign, SharedHeads
-from imsvd.detection.settings import DetectionSettings
 from imsvd.encoder import Encoder
 from imsvd.errors import InputError
+from imsvd.evaluation.coco.heads import REGION_SIZE, ProposalNetwork, RegionAlign, SharedHeads
+from imsvd.evaluation.coco.settings import DetectionSettings
 from imsvd.networks import build_backbone
 
 _STAGES = ("layer1", "layer2", "layer3")

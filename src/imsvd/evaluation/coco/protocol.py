@@ -11,14 +11,14 @@ from rich.console import Console
 
 from imsvd.checkpoints import seed_random_state
 from imsvd.config import Config
-from imsvd.detection.batches import TrainingStream
-from imsvd.detection.coco import CocoData
-from imsvd.detection.evaluation import average_precision, detect
-from imsvd.detection.model import build_detector
-from imsvd.detection.settings import DetectionSettings
-from imsvd.detection.training import DetectorTrainer
 from imsvd.distributed import gather_lists, together
 from imsvd.encoder import Encoder
+from imsvd.evaluation.coco.batches import TrainingStream
+from imsvd.evaluation.coco.data import CocoData
+from imsvd.evaluation.coco.evaluation import average_precision, detect
+from imsvd.evaluation.coco.model import build_detector
+from imsvd.evaluation.coco.settings import DetectionSettings
+from imsvd.evaluation.coco.training import DetectorTrainer
 from imsvd.files import write_atomically
 from imsvd.progress import progress_bar
 from imsvd.training.hardware import launch

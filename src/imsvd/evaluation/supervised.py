@@ -36,16 +36,15 @@ from imsvd.distributed import (
 )
 from imsvd.encoder import encoder_details
 from imsvd.errors import InputError, Interrupted
-from imsvd.evaluation import append_result, chance, read_results
+from imsvd.evaluation import chance
+from imsvd.evaluation.classifier import Classifier, Evaluation, HeldOutImages, build_optimizer
+from imsvd.evaluation.results import append_result, read_results
 from imsvd.files import remove_leftovers, write_atomically
 from imsvd.networks import synchronize_norms
 from imsvd.progress import progress_bar
 from imsvd.training.agreement import require_same_start, shared_quarantine
 from imsvd.training.batches import Batches, EpochOrder
-from imsvd.training.classifier import Classifier, build_optimizer
-from imsvd.training.evaluation import Evaluation
 from imsvd.training.hardware import launch
-from imsvd.training.held_out import HeldOutImages
 from imsvd.training.interruption import StopRequest
 from imsvd.training.loading import build_batches
 from imsvd.views import Batch

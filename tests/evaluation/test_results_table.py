@@ -7,20 +7,21 @@ import pytest
 
 from imsvd.config import override, to_yaml
 from imsvd.errors import InputError
-from imsvd.evaluation import KNNSettings, append_result
+from imsvd.evaluation import KNNSettings
 from imsvd.evaluation.linear import LINEAR_RECIPES
 from imsvd.evaluation.places205 import PLACES205_SETTINGS
-from imsvd.evaluation.svm import SVMSettings
-from imsvd.files import write_atomically
-from imsvd.recipes import recipe
-from imsvd.results_table import (
+from imsvd.evaluation.results import (
     FREE_SETTINGS,
     PAPER_SETTINGS,
     TABLE_FORMATS,
     ResultRow,
+    append_result,
     collect,
     results_table,
 )
+from imsvd.evaluation.svm import SVMSettings
+from imsvd.files import write_atomically
+from imsvd.recipes import recipe
 from tests.training.tiny import CommandLine
 
 LINEAR = LINEAR_RECIPES["imagenet"].model_dump(mode="json", exclude={"compute"})

@@ -9,7 +9,7 @@ from imsvd.datasets import ShapesSource, Subset
 from imsvd.datasets.source import UnreadableImage
 from imsvd.encoder import describe_encoder
 from imsvd.errors import InputError
-from imsvd.training.held_out import HeldOutImages
+from imsvd.evaluation.classifier import HeldOutImages
 from tests import gloo
 from tests.training import tiny
 

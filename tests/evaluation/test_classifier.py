@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from imsvd.encoder import load
-from imsvd.training.classifier import Classifier, build_optimizer
-from tests.training.labeled import FREE, FROZEN
+from imsvd.evaluation.classifier import Classifier, build_optimizer
+from tests.evaluation.labeled import FREE, FROZEN
 
 IMAGES = torch.zeros(4, 3, 32, 32)
 

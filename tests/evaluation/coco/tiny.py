@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from imsvd.detection import DetectionSettings, resolve_settings
 from imsvd.encoder import Encoder, EncoderDescription
+from imsvd.evaluation.coco import DetectionSettings, resolve_settings
 from imsvd.networks import BackboneSettings
 
 HEIGHT, WIDTH = 32, 48

@@ -1,8 +1,8 @@
 """Detection and instance segmentation on COCO: how well an encoder transfers to Mask R-CNN C4."""
 
-from imsvd.detection.coco import CocoData, open_coco
-from imsvd.detection.protocol import run_coco
-from imsvd.detection.settings import DetectionSettings, full, resolve_settings, small
+from imsvd.evaluation.coco.data import CocoData, open_coco
+from imsvd.evaluation.coco.protocol import run_coco
+from imsvd.evaluation.coco.settings import DetectionSettings, full, resolve_settings, small
 
 __all__ = [
     "CocoData",

@@ -14,14 +14,14 @@ from imsvd.datasets import open_source
 from imsvd.distributed import rank
 from imsvd.encoder import load
 from imsvd.errors import InputError, Interrupted
-from imsvd.evaluation import read_results
 from imsvd.evaluation.classification import ClassificationSettings, checked_splits
-from imsvd.training.supervised import IGNORED, ClassifierTraining
+from imsvd.evaluation.results import read_results
+from imsvd.evaluation.supervised import IGNORED, ClassifierTraining
 from imsvd.views import Batch
 from tests import gloo
+from tests.evaluation.labeled import FREE, FROZEN, QUIET, evaluate, evaluation, shapes
 from tests.oracles import softmax_regression
 from tests.test_api import write_images
-from tests.training.labeled import FREE, FROZEN, QUIET, evaluate, evaluation, shapes
 from tests.training.test_interruption import assert_same_state
 
 BOTH = pytest.mark.parametrize("settings", [FROZEN, FREE], ids=["frozen", "everything"])
@@ -274,7 +274,7 @@ def test_two_processes_do_what_one_does(trained: Path, tmp_path: Path) -> None:
 
 
 def test_a_batch_that_processes_cannot_share_is_refused(trained: Path, tmp_path: Path) -> None:
-    from imsvd.training.supervised import _require_divisible  # noqa: PLC0415
+    from imsvd.evaluation.supervised import _require_divisible  # noqa: PLC0415
 
     with pytest.raises(
         InputError, match="batch_size=32 does not divide by 3 processes; set it to 30"

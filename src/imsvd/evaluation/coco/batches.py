@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from imsvd.datasets.workers import load_batches
-from imsvd.detection.coco import CocoSplit, Target
+from imsvd.evaluation.coco.data import CocoSplit, Target
 
 Sample = tuple[Tensor, Target]
 Batch = list[Sample]

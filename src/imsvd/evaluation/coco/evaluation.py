@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from imsvd.detection.coco import CocoSplit
-from imsvd.detection.model import MaskRCNN
-from imsvd.detection.segmentation import encode_mask
 from imsvd.distributed import gather_lists, own_slice, together
+from imsvd.evaluation.coco.data import CocoSplit
+from imsvd.evaluation.coco.model import MaskRCNN
+from imsvd.evaluation.coco.segmentation import encode_mask
 
 # What pycocotools calls them, and the first three of its numbers.
 _KINDS = {"box": "bbox", "mask": "segm"}

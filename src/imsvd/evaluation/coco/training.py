@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from imsvd.checkpoints import load_newest_checkpoint, save_checkpoint, seed_step
 from imsvd.config import Config
-from imsvd.detection.batches import Batch, TrainingStream, to_device, training_batches
-from imsvd.detection.model import MaskRCNN, batch_norms
-from imsvd.detection.settings import DetectionSettings
 from imsvd.distributed import any_rank, mean_over_ranks, on_first_rank, together
 from imsvd.errors import InputError, Interrupted
+from imsvd.evaluation.coco.batches import Batch, TrainingStream, to_device, training_batches
+from imsvd.evaluation.coco.model import MaskRCNN, batch_norms
+from imsvd.evaluation.coco.settings import DetectionSettings
 from imsvd.files import remove_leftovers
 from imsvd.networks import synchronize_norms
 from imsvd.progress import progress_bar

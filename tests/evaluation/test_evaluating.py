@@ -11,9 +11,9 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 import imsvd
-from imsvd import evaluating
 from imsvd.errors import InputError
-from imsvd.results_table import collect
+from imsvd.evaluation import protocols
+from imsvd.evaluation.results import collect
 from tests import gloo
 from tests.test_api import write_images
 from tests.training import tiny
@@ -103,7 +103,7 @@ def test_senseless_options_of_knn(
 def share_lengths(data: str) -> list[tuple[int, list[float]]]:
     encoder = imsvd.open_encoder("timm:resnet18:random")
     encoder.description = encoder.description.model_copy(update={"size": 32})
-    split = evaluating.shares_of_features(encoder, data, torch.device("cpu"), Console(quiet=True))
+    split = protocols.shares_of_features(encoder, data, torch.device("cpu"), Console(quiet=True))
     return [(len(part.features), part.features.sum(dim=1).tolist()) for part in split]
 
 

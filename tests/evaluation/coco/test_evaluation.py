@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from imsvd.detection.evaluation import average_precision, detect
-from imsvd.detection.segmentation import encode_mask
 from imsvd.errors import InputError
+from imsvd.evaluation.coco.evaluation import average_precision, detect
+from imsvd.evaluation.coco.segmentation import encode_mask
 from tests import gloo
-from tests.detection.tiny import HEIGHT, WIDTH, annotations
+from tests.evaluation.coco.tiny import HEIGHT, WIDTH, annotations
 
 # COCO reads precision at recall 0, 0.01, …, 1; half of the objects reach the first 51 of those.
 HALF = 100 * 51 / 101

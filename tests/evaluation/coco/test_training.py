@@ -14,13 +14,13 @@ from rich.console import Console
 from torch import Tensor
 
 from imsvd.checkpoints import load_newest_checkpoint
-from imsvd.detection import DetectionSettings, open_coco, run_coco
-from imsvd.detection.batches import TrainingStream, mirror, training_batches
-from imsvd.detection.model import batch_norms, build_detector
-from imsvd.detection.training import DetectorTrainer, build_optimizer
 from imsvd.errors import InputError, Interrupted
+from imsvd.evaluation.coco import DetectionSettings, open_coco, run_coco
+from imsvd.evaluation.coco.batches import TrainingStream, mirror, training_batches
+from imsvd.evaluation.coco.model import batch_norms, build_detector
+from imsvd.evaluation.coco.training import DetectorTrainer, build_optimizer
 from imsvd.training.interruption import StopRequest
-from tests.detection import tiny
+from tests.evaluation.coco import tiny
 from tests.training.processes import ENVIRONMENT
 from tests.training.tiny import CommandLine
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from imsvd.detection import full, resolve_settings, small
-from imsvd.detection.settings import protocol_name
 from imsvd.errors import InputError
+from imsvd.evaluation.coco import full, resolve_settings, small
+from imsvd.evaluation.coco.settings import protocol_name
 from tests.oracles.detection_losses import learning_rate
 
 

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imsvd.datasets.masks import run_lengths
-from imsvd.detection.segmentation import (
+from imsvd.evaluation.coco.segmentation import (
     Segmentation,
     check_segmentation,
     decode_masks,
     encode_mask,
 )
-from tests.detection.tiny import rectangle
+from tests.evaluation.coco.tiny import rectangle
 
 
 def test_polygon_run_lengths_and_packed_run_lengths_agree() -> None:

@@ -7,13 +7,13 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
-from imsvd.detection import DetectionSettings, open_coco
-from imsvd.detection.batches import to_device
-from imsvd.detection.heads import ProposalNetwork, RegionAlign, region_losses
-from imsvd.detection.model import MaskRCNN, batch_norms, build_detector, split_resnet
 from imsvd.encoder import open_encoder
 from imsvd.errors import InputError
-from tests.detection import tiny
+from imsvd.evaluation.coco import DetectionSettings, open_coco
+from imsvd.evaluation.coco.batches import to_device
+from imsvd.evaluation.coco.heads import ProposalNetwork, RegionAlign, region_losses
+from imsvd.evaluation.coco.model import MaskRCNN, batch_norms, build_detector, split_resnet
+from tests.evaluation.coco import tiny
 from tests.oracles import detection_losses
 
 TINY = pytest.mark.usefixtures("_seeded")

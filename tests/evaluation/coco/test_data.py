@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from imsvd.detection import open_coco
 from imsvd.errors import InputError
-from tests.detection.tiny import Change, write_coco
+from imsvd.evaluation.coco import open_coco
+from tests.evaluation.coco.tiny import Change, write_coco
 
 
 def test_targets_are_boxes_labels_and_masks(tmp_path: Path) -> None:

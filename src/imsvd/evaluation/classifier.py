@@ -1,0 +1,167 @@
+"""An encoder's backbone with a linear classifier on it, and the optimizer of both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from imsvd.config import Config
+from imsvd.datasets import ImageSource, Quarantine, Subset, load_into_memory
+from imsvd.datasets.source import hash_listing
+from imsvd.distributed import all_reduce_sum, own_slice, together
+from imsvd.encoder import Encoder, EncoderDescription
+from imsvd.evaluation import extract_features
+from imsvd.evaluation.classification import ClassificationSettings, LabeledSplits, count_hits
+from imsvd.training.hardware import worker_count
+from imsvd.views import ViewSettings, ViewsSettings
+
+
+class Classifier(nn.Module):
+    """Maps normalized images (batch, 3, size, size) to logits (batch, classes).
+
+    A frozen backbone takes no gradients and stays in evaluation mode, so that neither its weights
+    nor the statistics of its norms move. The head starts as MoCo's and VICReg's: N(0, 0.01²), bias 0.
+    """
+
+    def __init__(self, encoder: Encoder, num_classes: int, *, frozen: bool) -> None:
+        super().__init__()
+        self.backbone = encoder.backbone.requires_grad_(not frozen)
+        self.head = nn.Linear(encoder.num_features, num_classes)
+        self.frozen = frozen
+        nn.init.normal_(self.head.weight, std=0.01)
+        nn.init.zeros_(self.head.bias)
+        self.train()
+
+    def train(self, mode: bool = True) -> Self:
+        """Change the mode of everything but a frozen backbone."""
+        super().train(mode)
+        if self.frozen:
+            self.backbone.eval()
+        return self
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits, in float32 whatever the backbone computes in."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
+            features = self.backbone(images)
+        with torch.autocast(images.device.type, enabled=False):
+            logits: Tensor = self.head(features.float())
+        return logits
+
+    @property
+    def trained(self) -> nn.Module:
+        """The part that training changes, which is all that a checkpoint needs."""
+        return self.head if self.frozen else self
+
+
+def build_optimizer(network: Classifier, settings: ClassificationSettings) -> torch.optim.Optimizer:
+    """SGD with a rate of its own for the head; a frozen backbone takes no part."""
+    rates = {"head": settings.head_lr, "backbone": settings.backbone_lr}
+    modules = {"head": network.head, "backbone": network.backbone}
+    groups = [
+        {
+            "params": list(module.parameters()),
+            "name": f"{name}_lr",
+            "peak_lr": rates[name] * settings.batch_size / 256,
+        }
+        for name, module in modules.items()
+        if name == "head" or not settings.frozen
+    ]
+    return torch.optim.SGD(
+        groups, lr=1.0, momentum=settings.momentum, weight_decay=settings.weight_decay
+    )
+
+
+class Evaluation(NamedTuple):
+    """A protocol's name, which is also its folder's and its metrics', and all it depends on."""
+
+    protocol: str
+    encoder: Encoder
+    splits: LabeledSplits
+    settings: ClassificationSettings
+    labels: str = ""
+    """Whose labels are trained on, where it is not all of them."""
+
+    def folder(self, run: Path) -> Path:
+        """Where it is kept below `run`: another for everything that would change the result."""
+        weights = [
+            value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+            for value in self.encoder.backbone.state_dict().values()
+        ]
+        settings = self.settings.model_dump_json(exclude={"compute"})
+        sources = (self.splits.train.fingerprint(), self.splits.test.fingerprint())
+        texts = [text.encode() for text in (self.protocol, settings, *sources)]
+        return run / "evaluations" / f"{self.protocol}-{hash_listing([*texts, *weights])}"
+
+    def pretraining_config(self) -> Config:
+        """What the machinery of pretraining has to know, with a single view."""
+        config = Config(seed=self.settings.seed, compute=self.settings.compute)
+        # Not validated: pretraining compares at least two views, a classifier looks at one.
+        views = ViewsSettings.model_construct(views=(self.view,))
+        return config.model_copy(update={"views": views})
+
+    @property
+    def view(self) -> ViewSettings:
+        """A random crop and a flip, at the size and with the normalization the encoder knows."""
+        description = self.encoder.description
+        return ViewSettings(
+            size=description.size,
+            crop_scale=self.settings.crop_scale,
+            jitter_probability=0,
+            gray_probability=0,
+            mean=description.mean,
+            std=description.std,
+        )
+
+
+class HeldOutImages:
+    """This rank's share of the test images; small ones are read once and kept."""
+
+    def __init__(
+        self, source: ImageSource, description: EncoderDescription, config: Config
+    ) -> None:
+        self.description, self.config = description, config
+        own = own_slice(len(source))
+        self.source = Subset(source, range(own.start, own.stop))
+        self.images = together(lambda: _small_images(self.source) if len(self.source) else None)
+
+    def measure(self, network: nn.Module, fabric: Fabric) -> dict[str, Any]:
+        """Accuracies in percent over all readable test images, and how many those are.
+
+        Top-5 is left out where there are no more than five classes.
+        """
+        counts = together(lambda: self._counts(network, fabric) if len(self.source) else [0, 0, 0])
+        total = all_reduce_sum(torch.tensor(counts, device=fabric.device))
+        top1, top5, count = total.tolist()
+        measured: dict[str, Any] = {"top1": 100 * top1 / count}
+        if len(self.source.classes) > 5:
+            measured["top5"] = 100 * top5 / count
+        return measured | {"test_images": count}
+
+    def _counts(self, network: nn.Module, fabric: Fabric) -> list[int]:
+        """Hits among the first one and the first five, and images, of this rank's share."""
+        in_memory = self.images is not None
+        with fabric.autocast():
+            found = extract_features(
+                network,
+                self.source,
+                size=self.description.size,
+                mean=self.description.mean,
+                std=self.description.std,
+                device=fabric.device,
+                workers=0 if in_memory else worker_count(self.config, fabric),
+                images=self.images,
+            )
+        assert found.labels is not None
+        hits = [count_hits(found.features, found.labels, most) for most in (1, 5)]
+        return [*hits, len(found.features)]
+
+
+def _small_images(source: ImageSource) -> Tensor | None:
+    """All images as one tensor, if they are small, of one size and readable."""
+    quarantine = Quarantine(source, limit=1)
+    images = load_into_memory(source, quarantine)
+    return None if quarantine.count else images
