@@ -19,7 +19,7 @@ from imsvd.evaluation import KNNSettings, chance, knn_attributes
 from imsvd.evaluation.protocols import Split, split_features
 from imsvd.evaluation.results import append_result
 from imsvd.explanations import explain, report_path
-from imsvd.explanations.report_units import TellingUnit, choose_units
+from imsvd.explanations.galleries import TellingUnit, choose_units
 from imsvd.explanations.subject import unit_starts
 from imsvd.figures import draw_demo
 from imsvd.information import codes

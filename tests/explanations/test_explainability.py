@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 
 from imsvd.encoder import Encoder, EncoderDescription
-from imsvd.explanations.explainability import BINS, explainability, feature_bins, variable_codes
+from imsvd.explanations.meaning import BINS, explainability, feature_bins, variable_codes
 from imsvd.networks import BackboneSettings
 
 OPTIONS = {"channels": [8, 8, 8, 8], "layers": [1, 1, 1, 1]}

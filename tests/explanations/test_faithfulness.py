@@ -2,7 +2,6 @@ import numpy as np
 import pytest
 import torch
 
-from imsvd.explanations.activation import grad_cam
 from imsvd.explanations.faithfulness import (
     Falls,
     Fill,
@@ -13,6 +12,7 @@ from imsvd.explanations.faithfulness import (
     summarize_falls,
     taken_units,
 )
+from imsvd.explanations.grad_cam import grad_cam
 from tests.explanations.made_up import red_finder, red_squares, softmax_rows
 
 

@@ -17,7 +17,7 @@ from imsvd.explanations.joint import (
     theorem_properties,
 )
 from imsvd.explanations.pairs import view_pairs
-from imsvd.explanations.parts import measure_joint
+from imsvd.explanations.part_making import measure_joint
 from imsvd.explanations.subject import view_probabilities
 from imsvd.views import batch_views
 from tests.explanations.made_up import UNITS, softmax_rows, subject

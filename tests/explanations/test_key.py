@@ -6,7 +6,7 @@ import pytest
 
 from imsvd.datasets import open_source
 from imsvd.encoder import load
-from imsvd.explanations.key import explanation_key, is_of_encoder
+from imsvd.explanations.subject import explanation_key, is_of_encoder
 from tests.test_api import write_images
 
 

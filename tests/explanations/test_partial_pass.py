@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imsvd.explanations import encodings, partial_pass, parts
+from imsvd.explanations import encodings, partial_pass
+from imsvd.explanations import part_making as parts
 from imsvd.explanations.encodings import encode
 from imsvd.explanations.pairs import view_pairs
+from imsvd.explanations.part_making import measure_joint
 from imsvd.explanations.partial_pass import PartialPass
-from imsvd.explanations.parts import measure_joint
 from imsvd.explanations.subject import Progress
 from tests.explanations.made_up import UNITS, subject
 

@@ -15,8 +15,11 @@ from PIL import Image
 from torch import Tensor
 
 from imsvd.datasets import ShapesSource, UnreadableImage
-from imsvd.explanations import explain, parts, report_path
+from imsvd.explanations import explain, report_path
+from imsvd.explanations import part_making as parts
+from imsvd.explanations.galleries import common_values, telling_units
 from imsvd.explanations.meaning import Attribute
+from imsvd.explanations.parts import FOLDER, PARTS
 from imsvd.explanations.report import FILE_NAME, report_page, write_report
 from imsvd.explanations.report_html import (
     LARGEST_FIGURE,
@@ -27,8 +30,6 @@ from imsvd.explanations.report_html import (
     join,
     table,
 )
-from imsvd.explanations.report_units import common_values, telling_units
-from imsvd.explanations.run_parts import FOLDER, PARTS
 from imsvd.explanations.subject import Subject
 from tests.explanations import made_up
 

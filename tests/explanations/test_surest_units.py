@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 
 from imsvd.explanations.encodings import Encodings
-from imsvd.explanations.parts import surest_units
+from imsvd.explanations.part_making import surest_units
 
 UNITS = (2, 3, 2)
 

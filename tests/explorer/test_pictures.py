@@ -15,7 +15,7 @@ from torch import Tensor
 from imsvd.datasets import open_source
 from imsvd.encoder import load
 from imsvd.evaluation.features import center_crop
-from imsvd.explanations.activation import grad_cam
+from imsvd.explanations.grad_cam import grad_cam
 from imsvd.explorer import ExplainedRun, create_app, open_run
 from imsvd.explorer.pictures import seen_square
 from imsvd.explorer.seeing import unit_map

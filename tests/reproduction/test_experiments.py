@@ -5,7 +5,7 @@ import pytest
 from imsvd.api import configure
 from imsvd.config import Config
 from imsvd.errors import InputError
-from imsvd.explanations.run_parts import PARTS
+from imsvd.explanations.parts import PARTS
 from imsvd.grid.plan import Job, unique
 from imsvd.methods import METHODS
 from imsvd.paper_numbers import paper_numbers

@@ -1,8 +1,7 @@
 """What each variable and unit of a trained encoder sees, measured and drawn."""
 
-from imsvd.explanations.activation import grad_cam
 from imsvd.explanations.joint import JointMatrix, mutual_information
-from imsvd.explanations.run_parts import PARTS, explain, properties_table, report_path
+from imsvd.explanations.parts import PARTS, explain, properties_table, report_path
 from imsvd.explanations.top_images import TopImages
 
 __all__ = [
@@ -10,7 +9,6 @@ __all__ = [
     "JointMatrix",
     "TopImages",
     "explain",
-    "grad_cam",
     "mutual_information",
     "properties_table",
     "report_path",

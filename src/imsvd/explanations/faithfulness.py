@@ -16,7 +16,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
 from imsvd.encoder import Encoder
-from imsvd.explanations.activation import Target, grad_cam
+from imsvd.explanations.grad_cam import Target, grad_cam
 from imsvd.explanations.subject import Progress, unit_starts, view_probabilities
 
 Fill = Literal["mean", "blur"]

@@ -1,285 +1,206 @@
-"""The parts of an explanation: each measures, draws and writes, and returns its headline."""
+"""`imsvd explain`: every part of an explanation, each written when it is done and not repeated."""
 
 from __future__ import annotations
 
-import io
 import json
-from typing import Any
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
+from rich.console import Console
+from rich.table import Table
 
-from imsvd.errors import InputError
-from imsvd.explanations import pictures
-from imsvd.explanations.activation import grad_cam
-from imsvd.explanations.discreteness import discreteness
-from imsvd.explanations.encodings import Encodings, encode
-from imsvd.explanations.faithfulness import FILLS, SHARE, measure_falls, summarize_falls
-from imsvd.explanations.galleries import draw_sheets, gallery_listing
-from imsvd.explanations.joint import (
-    JointMatrix,
-    deviations,
-    leading_variables,
-    most_dependent,
-    mutual_information,
-    theorem_properties,
-)
-from imsvd.explanations.meaning import known_attributes, meaning
-from imsvd.explanations.pairs import Pairs, view_pairs
-from imsvd.explanations.partial_pass import PartialPass
-from imsvd.explanations.pictures import PairPicture, UnitMaps
-from imsvd.explanations.retrieval import retrieval
-from imsvd.explanations.subject import (
-    Progress,
-    Subject,
-    evenly_spaced,
-    read_pictures,
-    view_probabilities,
-)
-from imsvd.files import write_atomically
-from imsvd.information import split_variables
+from imsvd.datasets import open_source
+from imsvd.datasets.opening import absolute
+from imsvd.encoder import load
+from imsvd.errors import InputError, Interrupted
+from imsvd.explanations import part_making as parts
+from imsvd.explanations.report import FILE_NAME, write_report
+from imsvd.explanations.subject import Progress, Subject, explanation_key
+from imsvd.files import remove_leftovers, write_atomically
+from imsvd.progress import progress_bar
+from imsvd.runs import RunFolder
 
-JOINT_PARTIAL = "joint.partial.npz"
-JOINT_VARIABLES = 5
-EMBEDDING_VARIABLES = 10
-EMBEDDING_IMAGES = 3
-CAM_UNITS = 6
-CAM_IMAGES = 8
-FAITHFULNESS_IMAGES = 256
+FOLDER = "explanations"
+SUMMARY = "summary.json"
+SPLITS = ("train", "test")
 
 
-def _write_json(subject: Subject, name: str, record: dict[str, Any]) -> None:
-    content = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    write_atomically(subject.folder / name, content.encode())
+class Part(NamedTuple):
+    """One part: what makes it, and the files it leaves."""
+
+    make: Callable[[Subject, Progress], dict[str, Any]]
+    files: tuple[str, ...]
 
 
-def _write_array(subject: Subject, name: str, values: Tensor) -> None:
-    array = io.BytesIO()
-    np.save(array, values.float().numpy())
-    write_atomically(subject.folder / name, array.getvalue())
+PARTS = {
+    "joint": Part(
+        parts.explain_joint,
+        (
+            "joint_matrix.png",
+            "joint_matrix.npy",
+            "mutual_information.png",
+            "mutual_information.npy",
+            "properties.json",
+        ),
+    ),
+    "embeddings": Part(parts.explain_embeddings, ("embeddings.png",)),
+    "discreteness": Part(parts.explain_discreteness, ("discreteness.png", "discreteness.json")),
+    "galleries": Part(parts.explain_galleries, ("galleries.json",)),
+    "grad_cam": Part(parts.explain_grad_cam, ("grad_cam.png",)),
+    "faithfulness": Part(parts.explain_faithfulness, ("faithfulness.png", "faithfulness.json")),
+    "meaning": Part(parts.explain_meaning, ("meaning.json",)),
+    "retrieval": Part(parts.explain_retrieval, ("retrieval.json",)),
+}
+"""In the order in which they are made."""
 
 
-@torch.no_grad()
-def measure_joint(
-    subject: Subject, progress: Progress | None = None, saved: PartialPass | None = None
-) -> JointMatrix:
-    """The joint matrix of two augmented views of every image, going on from what was `saved`."""
-    joint = JointMatrix(subject.units, device=subject.device)
-    before, total = 0, len(subject.source)
-    if saved is not None and (state := saved.read()) is not None:
-        joint.restore(state)
-        before = int(state["done"])
+def explain(
+    run: str | Path,
+    data: str | Path,
+    *,
+    split: str = "train",
+    only: Sequence[str] = (),
+    console: Console | None = None,
+) -> dict[str, Any]:
+    """Measure and draw what the variables of a run are, and return the summary.
 
-    def tell(done: int, _: int) -> None:
-        if saved is not None:
-            saved.save_when_due(lambda: {**joint.state(), "done": np.array(before + done)})
-        if progress is not None:
-            progress(before + done, total)
+    Args:
+        run: the run folder; results go to its `explanations/`.
+        data: images; labels and attributes are used where they exist.
+        split: train (everything, where there is no test part) or test.
+        only: names of `PARTS`; all of them by default.
+        console: where to show progress.
 
-    if progress is not None:
-        progress(before, total)
-    for pairs in view_pairs(subject, range(before, total), progress=tell):
-        first, second = (view_probabilities(subject.encoder, view) for view in pairs[:2])
-        joint.add(first, second)
-    if not joint.count:
-        raise InputError(f"none of the {total:,} images can be read; give others.")
-    return joint
-
-
-def explain_joint(subject: Subject, progress: Progress) -> dict[str, Any]:
-    """Joint matrix, mutual information, and the theorem's five properties."""
-    saved = PartialPass(subject.folder / JOINT_PARTIAL, subject.key)
-    joint = measure_joint(subject, progress, saved)
-    information = mutual_information(joint)
-    distance = deviations(joint)
-    properties = theorem_properties(joint, information, distance)
-    floor = properties[-1].floor
-    leading = min(JOINT_VARIABLES, len(subject.units))
-    pictures.draw_joint(
-        joint.leading(leading).numpy(),
-        subject.units[:leading],
-        joint.count,
-        subject.folder / "joint_matrix.png",
-    )
-    path = subject.folder / "mutual_information.png"
-    pictures.draw_mutual_information(information.numpy(), floor, path)
-    kept = joint.leading(leading_variables(subject.units))
-    _write_array(subject, "joint_matrix.npy", kept)
-    _write_array(subject, "mutual_information.npy", information)
-    rows = [row._asdict() for row in properties]
-    _write_json(
-        subject,
-        "properties.json",
-        {
-            "images": joint.count,
-            "properties": rows,
-            "deviations": distance._asdict(),
-            "mutual_information": {
-                "mean": properties[-1].measured,
-                "floor": floor,
-                "with_itself_in_the_other_view": float(information.diagonal().mean()),
-                "most_dependent": most_dependent(information),
-            },
-        },
-    )
-    saved.remove()
-    held = sum(row.verdict == "holds" for row in properties)
-    return {"images": joint.count, "properties_that_hold": held, "properties": rows}
-
-
-@torch.no_grad()
-def explain_embeddings(subject: Subject, progress: Progress) -> dict[str, Any]:
-    """Two views of a few images and the units that the first variables take in them."""
-    # More than are drawn, as some may be unreadable.
-    wanted = evenly_spaced(len(subject.source), 4 * EMBEDDING_IMAGES)
-    drawn: list[PairPicture] = []
-    indices: list[int] = []
-    progress(0, len(wanted))
-    for pairs in view_pairs(subject, wanted, batch_size=1, progress=progress):
-        drawn.append(_pair_picture(subject, pairs))
-        indices += pairs.indices
-        if len(drawn) == EMBEDDING_IMAGES:
-            break
-    if not drawn:
-        raise InputError(f"none of {len(wanted)} images tried can be read; give others.")
-    pictures.draw_embeddings(drawn, subject.folder / "embeddings.png")
-    agreeing = [
-        int(first.argmax()) == int(second.argmax())
-        for pair in drawn
-        for first, second in zip(*pair.probabilities, strict=True)
-    ]
-    paths = [subject.source.identity(index) for index in indices]
-    return {"paths": paths, "agreement_of_those_drawn": sum(agreeing) / len(agreeing)}
-
-
-def _pair_picture(subject: Subject, pairs: Pairs) -> PairPicture:
-    shown, probabilities = [], []
-    for view in pairs[:2]:
-        pixels = (view * subject.encoder.std + subject.encoder.mean).clamp(0, 1)
-        shown.append(pixels[0].permute(1, 2, 0).cpu().double().numpy())
-        q = view_probabilities(subject.encoder, view)[0].cpu().double()
-        parts = split_variables(q, subject.units)[:EMBEDDING_VARIABLES]
-        probabilities.append([part.numpy() for part in parts])
-    return PairPicture((shown[0], shown[1]), (probabilities[0], probabilities[1]))
-
-
-def explain_discreteness(subject: Subject, progress: Progress) -> dict[str, Any]:
-    """How one-hot the codes are, dead and over-used units, distinct codes, bits."""
-    encodings = encode(subject, progress)
-    record = discreteness(encodings, subject.units, progress)
-    shares = encodings.marginals * np.repeat(subject.units, subject.units)
-    pictures.draw_discreteness(record, shares, subject.folder / "discreteness.png")
-    _write_json(subject, "discreteness.json", record)
-    kept = ("share_above_0.9", "share_above_0.99", "dead_units", "overused_units", "distinct_codes")
-    bits = {f"bits_{name}": record["bits"][name] for name in ("capacity", "upper", "lower")}
-    return {name: record[name] for name in kept} | bits
-
-
-def explain_galleries(subject: Subject, progress: Progress) -> dict[str, Any]:
-    """The best images of every unit, listed and drawn as a contact sheet per variable."""
-    encodings = encode(subject, progress)
-    listing = gallery_listing(subject, encodings)
-    sheets = draw_sheets(subject, listing, progress)
-    _write_json(subject, "galleries.json", listing)
-    return {"sheets": len(sheets), "images_per_unit": encodings.top_images.shape[1]}
-
-
-def explain_grad_cam(subject: Subject, progress: Progress) -> dict[str, Any]:
-    """Where the evidence of the surest units is in their best images."""
-    encodings = encode(subject, progress)
-    chosen = surest_units(encodings, subject.units, CAM_UNITS)
-    drawn = []
-    progress(0, len(chosen))
-    for number, (variable, unit, place) in enumerate(chosen, start=1):
-        best = [int(index) for index in encodings.top_images[place, :CAM_IMAGES] if index >= 0]
-        found = read_pictures(subject, best)
-        normalized = subject.encoder.normalize(found.images.to(subject.device))
-        places = torch.full((len(normalized),), place, device=subject.device)
-        maps = grad_cam(subject.encoder, normalized, places)
-        title = f"variable {variable}, unit {unit}"
-        drawn.append(UnitMaps(title, _as_pictures(found.images), list(maps.cpu().double().numpy())))
-        progress(number, len(chosen))
-    pictures.draw_grad_cam(drawn, subject.folder / "grad_cam.png")
-    return {
-        "units_drawn": len(chosen),
-        "units": [[variable, unit] for variable, unit, _ in chosen],
-    }
-
-
-def _as_pictures(images: Tensor) -> list[NDArray[np.uint8]]:
-    return list(images.permute(0, 2, 3, 1).numpy())
-
-
-def surest_units(
-    encodings: Encodings, units: tuple[int, ...], count: int
-) -> list[tuple[int, int, int]]:
-    """(variable, unit, place among all units) of units with the surest best images, one a variable.
-
-    Units that show images of a surer one again come last: variables that depend on each other often
-    have a unit for the same images.
+    Raises:
+        Interrupted: after Ctrl-C; the parts that were finished are kept.
     """
-    sureness = encodings.top_scores[:, :CAM_IMAGES].mean(1)
-    every = [(variable, unit) for variable, size in enumerate(units) for unit in range(size)]
-    chosen: dict[int, int] = {}
-    repeating, shown = [], set[int]()
-    for place in np.argsort(-sureness, kind="stable").tolist():
-        variable, _ = every[place]
-        images = set(encodings.top_images[place, :CAM_IMAGES].tolist()) - {-1}
-        if images & shown:
-            repeating.append(place)
-        elif variable not in chosen:
-            chosen[variable] = place
-            shown |= images
-    for place in repeating:
-        chosen.setdefault(every[place][0], place)
-    return [(*every[place], place) for place in list(chosen.values())[:count]]
+    console = console or Console(quiet=True)
+    chosen = _check(split, only)
+    with console.status("opening encoder and images"):
+        subject = _open(RunFolder(run), data, split)
+    for folder in (subject.folder, subject.folder / "galleries"):
+        remove_leftovers(folder)
+    summary = _summary(subject, data, split)
+    try:
+        for number, name in enumerate(chosen, start=1):
+            if _is_done(subject, summary, name):
+                console.print(f"{name}: already there", highlight=False)
+                continue
+            summary["parts"][name] = _make(name, f"{number} of {len(chosen)}", subject, console)
+            _write(subject, summary)
+            console.print(f"{name}: {_headline(summary['parts'][name])}", highlight=False)
+    except KeyboardInterrupt:
+        write_report(subject, summary)
+        console.print("Interrupted; the same command goes on where it was.")
+        raise Interrupted(signal.SIGINT) from None
+    _write(subject, summary)
+    with console.status("writing the report"):
+        write_report(subject, summary)
+    return summary
 
 
-def explain_faithfulness(subject: Subject, progress: Progress) -> dict[str, Any]:
-    """Whether units fade when what their maps highlight is removed, against a random region."""
-    wanted = evenly_spaced(len(subject.source), FAITHFULNESS_IMAGES)
-    progress(0, len(FILLS) * len(wanted))
-    found = read_pictures(subject, wanted)
-    falls: dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
-    records: dict[str, dict[str, Any]] = {}
-    for number, fill in enumerate(FILLS):
+def report_path(run: str | Path) -> Path:
+    """Where the report of a run is."""
+    return Path(run) / FOLDER / FILE_NAME
 
-        def tell(done: int, total: int, number: int = number) -> None:
-            progress(number * total + done, len(FILLS) * total)
 
-        measured = measure_falls(subject.encoder, found.images, fill, progress=tell)
-        falls[fill] = (measured.highlighted, measured.moved)
-        records[fill] = summarize_falls(measured)
-    pictures.draw_faithfulness(falls, records, subject.folder / "faithfulness.png")
-    _write_json(subject, "faithfulness.json", {"share_removed": SHARE, "fills": records})
+def properties_table(summary: Mapping[str, Any]) -> Table | None:
+    """The theorem's five properties as a table, if the joint matrix has been measured."""
+    joint = summary["parts"].get("joint")
+    if joint is None:
+        return None
+    table = Table("property", "measured as", title="What the theorem promises, and what is so")
+    for title in ("measured", "ideal", "floor*", "verdict"):
+        table.add_column(title, justify="right")
+    for row in joint["properties"]:
+        numbers = (f"{row[name]:.3g}" for name in ("measured", "ideal", "floor"))
+        table.add_row(row["name"].replace("_", " "), row["meaning"], *numbers, row["verdict"])
+    table.caption = "* what variables as sure as these would show on so few images if it held"
+    return table
+
+
+def _check(split: str, only: Sequence[str]) -> list[str]:
+    """Return the names of the parts to make, in their order."""
+    if split not in SPLITS:
+        raise InputError(f"--split {split!r} is not possible; choose {' or '.join(SPLITS)}.")
+    for name in only:
+        if name not in PARTS:
+            raise InputError(f"--only {name!r} is no part; choose from {', '.join(PARTS)}.")
+    return [name for name in PARTS if not only or name in only]
+
+
+def _open(run: RunFolder, data: str | Path, split: str) -> Subject:
+    encoder = load(run.path)
+    if not encoder.description.units:
+        raise InputError(
+            f"{run.path} has nothing to explain: an encoder trained with "
+            f"{encoder.description.method!r} has no discrete variables."
+        )
+    config = run.config()
+    source = open_source(data, "test" if split == "test" else "train")
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return Subject(
+        encoder.to(device),
+        source,
+        config.views,
+        config.seed,
+        run.path / FOLDER,
+        explanation_key(encoder.description, encoder.state_dict(), source),
+    )
+
+
+def _summary(subject: Subject, data: str | Path, split: str) -> dict[str, Any]:
+    """The summary of an earlier call with the same encoder and images, or a new one."""
+    try:
+        existing = json.loads((subject.folder / SUMMARY).read_text())
+    except (OSError, ValueError):
+        existing = None
+    if isinstance(existing, dict) and existing.get("key") == subject.key:
+        # The same images may have been moved since.
+        place = {"run": str(subject.folder.parent), "data": absolute(data), "split": split}
+        return {**existing, **place}
     return {
-        f"{fill}_{name}": record.get(name)
-        for fill, record in records.items()
-        for name in ("images", "difference", "difference_95", "verdict")
+        "key": subject.key,
+        "version": version("imsvd"),
+        "run": str(subject.folder.parent),
+        "data": absolute(data),
+        "split": split,
+        "images": len(subject.source),
+        "units": list(subject.units),
+        "parts": {},
     }
 
 
-def explain_meaning(subject: Subject, progress: Progress) -> dict[str, Any]:
-    """What variables have to do with labels and attributes, where there are any."""
-    encodings = encode(subject, progress)
-    known = known_attributes(subject.source, encodings.images)
-    record = meaning(encodings, known, progress)
-    if known:
-        pictures.draw_meaning(record, subject.folder / "meaning.png")
-    _write_json(subject, "meaning.json", record)
-    kept = ("attributes_known", "attributes_recovered", "recovered", "mean_best_nmi")
-    return {name: record[name] for name in kept}
+def _write(subject: Subject, summary: Mapping[str, Any]) -> None:
+    content = json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    write_atomically(subject.folder / SUMMARY, content.encode())
 
 
-def explain_retrieval(subject: Subject, progress: Progress) -> dict[str, Any]:
-    """Similar images by shared units against cosine similarity."""
-    record = retrieval(encode(subject, progress), subject.source, progress)
-    _write_json(subject, "retrieval.json", record)
-    return {
-        f"{way}_{name}": value
-        for way in ("code", "cosine")
-        for name, value in record.get(way, {}).items()
-        if name in ("recall_at_1", "recall_at_10", "precision_at_10", "queries_per_second")
+def _is_done(subject: Subject, summary: Mapping[str, Any], name: str) -> bool:
+    files = [subject.folder / file for file in PARTS[name].files]
+    return name in summary["parts"] and all(file.exists() for file in files)
+
+
+def _make(name: str, place: str, subject: Subject, console: Console) -> dict[str, Any]:
+    with progress_bar(console) as bar:
+        task = bar.add_task(f"{name} ({place})", total=None)
+        return PARTS[name].make(
+            subject, lambda done, total: bar.update(task, completed=done, total=total)
+        )
+
+
+def _headline(record: Mapping[str, Any]) -> str:
+    """The plain numbers of a part's summary in one line."""
+    numbers = {
+        name.replace("_", " "): value
+        for name, value in record.items()
+        if isinstance(value, int | float | str)
     }
+    return ", ".join(
+        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in numbers.items()
+    )

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from imsvd.datasets import UnreadableImage
+from imsvd.explanations.galleries import TellingUnit, telling_units
 from imsvd.explanations.meaning import Attribute, known_attributes
 from imsvd.explanations.report_html import Html, Picture, element, figure, thumbnail
-from imsvd.explanations.report_units import TellingUnit, telling_units
 from imsvd.explanations.subject import Subject
 
 UNITS_SHOWN = 12

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from imsvd.explanations.galleries import MOST_REPEATED, TellingUnit, common_values
 from imsvd.explanations.report_findings import Findings, named, percent
 from imsvd.explanations.report_html import Html, element, image, join, link, paragraph, table
-from imsvd.explanations.report_units import MOST_REPEATED, TellingUnit, common_values
 
 
 def galleries_section(findings: Findings) -> list[Html | None] | None:

@@ -18,9 +18,8 @@ from imsvd.datasets.decoding import decode_image
 from imsvd.encoder import EncoderDescription, read_description, read_weights
 from imsvd.errors import InputError
 from imsvd.explanations.encodings import FILE_NAME, Encodings, read_encodings
-from imsvd.explanations.key import explanation_key
-from imsvd.explanations.run_parts import FOLDER, SUMMARY
-from imsvd.explanations.subject import unit_starts
+from imsvd.explanations.parts import FOLDER, SUMMARY
+from imsvd.explanations.subject import explanation_key, unit_starts
 from imsvd.runs import RunFolder
 
 

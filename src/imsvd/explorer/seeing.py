@@ -14,8 +14,8 @@ from torch import Tensor
 
 from imsvd.encoder import Encoder, load
 from imsvd.errors import InputError
-from imsvd.explanations.activation import grad_cam
-from imsvd.explanations.key import is_of_encoder
+from imsvd.explanations.grad_cam import grad_cam
+from imsvd.explanations.subject import is_of_encoder
 from imsvd.explorer.explained_run import ExplainedRun
 from imsvd.information import codes, max_probabilities, soft_discretize
 

@@ -29,7 +29,7 @@ from imsvd.encoder import load, untrained_encoder
 from imsvd.errors import InputError, Interrupted
 from imsvd.evaluation import Features, KNNSettings, knn, linear_probe, usable_neighbors
 from imsvd.evaluation.protocols import Split, split_features
-from imsvd.explanations.explainability import explainability
+from imsvd.explanations.meaning import explainability
 from imsvd.files import write_atomically
 from imsvd.grid.outcome import FAILURE, CurvePoint, Outcome, data_fingerprint, write_outcome
 from imsvd.methods import build_method

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imsvd.config import Config
-from imsvd.explanations.explainability import BINS
-from imsvd.explanations.meaning import RECOVERED
+from imsvd.explanations.meaning import BINS, RECOVERED
 from imsvd.figures import draw_comparison
 from imsvd.files import write_atomically
 from imsvd.grid.outcome import Outcome

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from imsvd.encoder import Encoder, EncoderDescription
 from imsvd.errors import InputError
-from imsvd.explanations.activation import Target, grad_cam
+from imsvd.explanations.grad_cam import Target, grad_cam
 from imsvd.networks import BackboneSettings
 from tests.export.networks import encoder
 from tests.oracles import explanations as oracle

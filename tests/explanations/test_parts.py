@@ -14,8 +14,10 @@ from rich.console import Console
 import imsvd
 from imsvd.datasets import open_source
 from imsvd.errors import Interrupted
-from imsvd.explanations import explain, parts, run_parts
-from imsvd.explanations.run_parts import PARTS
+from imsvd.explanations import explain
+from imsvd.explanations import part_making as parts
+from imsvd.explanations import parts as run_parts
+from imsvd.explanations.parts import PARTS
 from tests.test_api import write_images
 from tests.training.tiny import CommandLine
 
