@@ -9,8 +9,7 @@ import pytest
 
 from imsvd.evaluation.results import append_result
 from imsvd.explorer import ExplainedRun, open_run
-from imsvd.explorer.comparison import agreement, code_information, compare
-from imsvd.explorer.training_curves import training
+from imsvd.explorer.comparison import agreement, code_information, compare, training
 from tests.explorer.conftest import Ask
 from tests.oracles import explorer as oracle
 

@@ -9,7 +9,7 @@ import pytest
 from imsvd.errors import InputError
 from imsvd.explanations import explain
 from imsvd.explorer import create_app, open_run
-from imsvd.explorer.seeing import EncoderThread
+from imsvd.explorer.explorer import EncoderThread
 
 
 @pytest.fixture

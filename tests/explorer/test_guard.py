@@ -29,8 +29,8 @@ PLACES = (
     "/api/runs/0/images/{}",
     "/api/runs/0/images/{}/thumbnail",
     "/api/runs/0/images/0/map/{}/0",
-    "/api/runs/0/own/{}",
-    "/api/own/{}/thumbnail",
+    "/api/runs/0/uploads/{}",
+    "/api/uploads/{}/thumbnail",
 )
 NAMES = (
     "../../../../../../etc/passwd",
@@ -119,7 +119,7 @@ def test_malformed_requests_do_not_end_the_server(port: int) -> None:
         b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example\r\n\r\n",
         b"\x00\x01\x02\r\n\r\n",
         b"GET /%ff%fe HTTP/1.1\r\nHost: \xff\xfe\r\n\r\n",
-        b"POST /api/runs/0/own HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: -5\r\n\r\n",
+        b"POST /api/runs/0/uploads HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: -5\r\n\r\n",
     ):
         with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
             connection.sendall(request)
@@ -176,7 +176,7 @@ def test_a_token_is_asked_for_everywhere(opened: ExplainedRun) -> None:
         refused = client.get(path)
         assert refused.status_code == 401
         assert "token" in refused.json()["error"]
-    assert client.post("/api/runs/0/own", content=b"x").status_code == 401
+    assert client.post("/api/runs/0/uploads", content=b"x").status_code == 401
     for wrong in (TOKEN[:-1], TOKEN + "a", "", "ä"):
         assert client.get("/api/runs", params={"token": wrong}).status_code == 401
     bearer = {"Authorization": f"Bearer {TOKEN}"}
@@ -214,7 +214,7 @@ def test_only_the_page_itself_may_send(
 ) -> None:
     """A status of 400 is of what was sent: no image."""
     kind = {"Content-Type": "image/png"}
-    answer = client.post("/api/runs/0/own", content=b"no image", headers=kind | headers)
+    answer = client.post("/api/runs/0/uploads", content=b"no image", headers=kind | headers)
     assert answer.status_code == status
 
 
@@ -236,7 +236,7 @@ def test_a_defect_is_a_sentence_and_the_server_lives(
 
     client = TestClient(create_app([opened]), base_url=BASE)
     with monkeypatch.context() as patch:
-        patch.setattr("imsvd.explorer.variables.variables", fail)
+        patch.setattr("imsvd.explorer.records.variables", fail)
         answer = client.get("/api/runs/0/variables")
     assert answer.status_code == 500
     assert list(answer.json()) == ["error"]

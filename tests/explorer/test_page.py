@@ -19,7 +19,7 @@ from PIL import Image
 import imsvd
 from imsvd.datasets import open_source
 from imsvd.explorer import create_app
-from imsvd.explorer.page_files import FOLDER, INDEX
+from imsvd.explorer.app import INDEX, STATIC
 from tests.explorer.served import served
 
 if TYPE_CHECKING:
@@ -133,8 +133,8 @@ def test_every_view_is_whole_and_accessible(page: Page, address: str, view: str)
 
 
 def test_the_page_asks_for_all_its_modules_at_once() -> None:
-    named = re.findall(r"/static/([a-z]+\.js)", (FOLDER / INDEX).read_text())
-    assert sorted(named) == sorted(path.name for path in FOLDER.glob("*.js"))
+    named = re.findall(r"/static/([a-z]+\.js)", (STATIC / INDEX).read_text())
+    assert sorted(named) == sorted(path.name for path in STATIC.glob("*.js"))
 
 
 def test_pictures_have_names_and_arrive(page: Page, address: str) -> None:
@@ -275,7 +275,7 @@ def test_a_dropped_picture_gets_a_code_neighbors_and_an_address(page: Page, addr
     open_view(page, address, "#/runs/0/variables")
     drop(page, a_picture(), "image/png")
     wait_for_heading(page, "Your picture")
-    assert re.search(r"#/runs/0/own/[0-9a-f]{32}$", page.url)
+    assert re.search(r"#/runs/0/uploads/[0-9a-f]{32}$", page.url)
     units = page.locator(".cell-unit").all_inner_texts()
     assert len(units) == 4
     assert page.locator(".neighbor").count() == 12

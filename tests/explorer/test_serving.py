@@ -58,7 +58,7 @@ def test_a_port_in_use_is_a_sentence() -> None:
         port = opened.getsockname()[1]
         with pytest.raises(InputError, match=f"port {port} is in use.*--port"):
             listen("127.0.0.1", port)
-    with pytest.raises(InputError, match="not a possible address"):
+    with pytest.raises(InputError, match="not a valid address"):
         listen("no.such.host.invalid", 8000)
 
 

@@ -1,4 +1,4 @@
-"""Looking at explained runs in a browser: variables, units, images, maps, runs side by side."""
+"""Explained runs in a browser: variables, units, images, maps, training, comparison."""
 
 from imsvd.explorer.app import create_app
 from imsvd.explorer.explained_run import ExplainedRun, open_run

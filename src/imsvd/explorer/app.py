@@ -1,93 +1,280 @@
-"""The explorer as a web application: routes, the guard before them, a sentence for every error."""
+"""The explorer as a web application: routes, page files, and a sentence for every error."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import pathlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
+from typing import Annotated, Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI, HTTPException, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException as AnyHTTPException
+from starlette.responses import JSONResponse, Response
 
 from imsvd.errors import InputError
-from imsvd.explorer.explained_run import AbsentError, ExplainedRun, open_run
-from imsvd.explorer.explorer import Explorer
+from imsvd.explorer import comparison, records
+from imsvd.explorer.explained_run import ExplainedRun, NotFoundError, open_run
+from imsvd.explorer.explorer import BusyError, Explorer
 from imsvd.explorer.guard import Guard
-from imsvd.explorer.own_images import UnusableImageError
-from imsvd.explorer.page_files import page_files
-from imsvd.explorer.routes import image_routes, own_routes, page_routes, run_routes
-from imsvd.explorer.seeing import BusyError
+from imsvd.explorer.pictures import MAX_FILE_BYTES, THUMBNAIL_SIZES, UploadError, as_jpeg
+
+STATIC = pathlib.Path(__file__).parent / "static"
+INDEX = "index.html"
+MAP_SIZES = (128, 256)
+
+Offset = Annotated[int, Query(ge=0)]
+Count = Annotated[int, Query(ge=1, le=200)]
+NeighborCount = Annotated[int, Query(ge=1, le=100)]
+UploadName = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
+
+_YEAR = 365 * 24 * 3600
+_CONTENT_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+}
 
 
 def create_app(
-    runs: Sequence[ExplainedRun | str | Path],
+    runs: Sequence[ExplainedRun | str | pathlib.Path],
     *,
     host: str = "127.0.0.1",
     port: int | None = None,
     token: str | None = None,
 ) -> FastAPI:
-    """Return the application for explained runs, to be served by uvicorn or asked in tests.
+    """Return the application for explained runs, to be served by uvicorn.
 
     Args:
-        runs: run folders, or runs that are open already.
-        host: the address it is served at.
-        port: the port that requests must name; None accepts every one.
-        token: what every request must bring; None asks for none.
+        runs: run folders or opened runs.
+        host: address at which the application is served.
+        port: port that requests must name; None accepts any.
+        token: access token that requests must present; None requires none.
     """
     explorer = Explorer([run if isinstance(run, ExplainedRun) else open_run(run) for run in runs])
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
-        explorer.close()
+        explorer.encoders.close()
 
-    # The built-in pages about the interface load scripts from elsewhere.
+    # No built-in documentation pages: they load scripts from other servers.
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
-    for router in (
-        page_routes(page_files()),
-        run_routes(explorer),
-        image_routes(explorer),
-        own_routes(explorer),
-    ):
-        app.include_router(router)
-    app.add_exception_handler(HTTPException, _http_error)
+    app.include_router(_page_routes())
+    for routes in (_run_routes, _image_routes, _upload_routes):
+        app.include_router(routes(explorer))
+    app.add_exception_handler(AnyHTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid)
-    for kind in (AbsentError, UnusableImageError, BusyError, InputError):
+    for kind in (NotFoundError, UploadError, BusyError, InputError):
         app.add_exception_handler(kind, _sentence)
     app.add_middleware(Guard, host=host, port=port, token=token)
     return app
 
 
+def _page_routes() -> APIRouter:
+    router = APIRouter()
+    # Listed once, so that no name in a request becomes a path.
+    files = {path.name: path for path in sorted(STATIC.iterdir()) if path.suffix in _CONTENT_TYPES}
+
+    @router.get("/")
+    def page(request: Request) -> Response:
+        return static(INDEX, request)
+
+    @router.get("/static/{name}")
+    def static(name: str, request: Request) -> Response:
+        if name not in files:
+            raise HTTPException(404, "There is no such file.")
+        content = files[name].read_bytes()
+        etag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+        if _is_known(request, etag):
+            return Response(status_code=304, headers={"ETag": etag})
+        headers = {"Content-Type": _CONTENT_TYPES[files[name].suffix], "ETag": etag}
+        return Response(content, headers=headers)
+
+    return router
+
+
+def _run_routes(explorer: Explorer) -> APIRouter:
+    """Routes for runs, their variables and their units."""
+    router = APIRouter(prefix="/api")
+
+    @router.get("/runs")
+    def runs() -> Response:
+        return _answer(explorer.overview())
+
+    @router.get("/runs/{r}/variables")
+    def all_variables(r: int) -> Response:
+        return _answer(records.variables(explorer.run(r)))
+
+    @router.get("/runs/{r}/variables/{m}")
+    def one_variable(r: int, m: int) -> Response:
+        return _answer(records.variable(explorer.run(r), m))
+
+    @router.get("/runs/{r}/units/{m}/{d}")
+    def unit(r: int, m: int, d: int, offset: Offset = 0, count: Count = 48) -> Response:
+        return _answer(records.unit(explorer.run(r), m, d, offset, count))
+
+    @router.get("/runs/{r}/mutual-information")
+    def mutual_information(r: int) -> Response:
+        return _answer(records.mutual_information(explorer.run(r)))
+
+    @router.get("/runs/{r}/joint/{m}/{n}")
+    def joint(r: int, m: int, n: int) -> Response:
+        return _answer(records.joint(explorer.run(r), m, n))
+
+    @router.get("/runs/{r}/training")
+    def training(r: int) -> Response:
+        return _answer(comparison.training(explorer.run(r)))
+
+    @router.get("/compare")
+    def compare(first: int, second: int) -> Response:
+        return _answer(comparison.compare(explorer.run(first), explorer.run(second)))
+
+    return router
+
+
+def _image_routes(explorer: Explorer) -> APIRouter:
+    """Routes for the explained images."""
+    router = APIRouter(prefix="/api/runs/{r}/images")
+
+    @router.get("")
+    def listing(
+        r: int, offset: Offset = 0, count: Count = 60, label: str | None = None
+    ) -> Response:
+        return _answer(records.image_list(explorer.run(r), offset, count, label))
+
+    @router.get("/{i}")
+    def image(r: int, i: int) -> Response:
+        return _answer(records.image(explorer.run(r), i))
+
+    @router.get("/{i}/neighbors")
+    async def neighbors(
+        r: int, i: int, by: records.By = "code", count: NeighborCount = 12
+    ) -> Response:
+        return _answer(await explorer.neighbors(r, i, by, count))
+
+    @router.get("/{i}/thumbnail")
+    def thumbnail(request: Request, r: int, i: int, size: int = 128) -> Response:
+        _require_size(size, THUMBNAIL_SIZES)
+        headers = _caching(request, explorer.run(r).key, f"{i}-{size}")
+        if _is_known(request, headers["ETag"]):
+            return Response(status_code=304, headers=headers)
+        return _jpeg(explorer.thumbnail(r, i, size), headers)
+
+    @router.get("/{i}/map/{m}/{d}")
+    async def unit_map(
+        request: Request, r: int, i: int, m: int, d: int, size: int = 256
+    ) -> Response:
+        _require_size(size, MAP_SIZES)
+        headers = _caching(request, explorer.run(r).key, f"{i}-{m}-{d}-{size}")
+        if _is_known(request, headers["ETag"]):
+            return Response(status_code=304, headers=headers)
+        return _jpeg(await explorer.map(r, i, m, d, size), headers)
+
+    return router
+
+
+def _upload_routes(explorer: Explorer) -> APIRouter:
+    """Routes for images uploaded by the user."""
+    router = APIRouter(prefix="/api")
+
+    @router.post("/runs/{r}/uploads")
+    async def add(r: int, request: Request) -> Response:
+        explorer.run(r)
+        name = await explorer.add_upload(r, await _body(request))
+        return _answer(await explorer.upload(r, name, "code", 12))
+
+    @router.get("/runs/{r}/uploads/{name}")
+    async def again(
+        r: int, name: UploadName, by: records.By = "code", count: NeighborCount = 12
+    ) -> Response:
+        return _answer(await explorer.upload(r, name, by, count))
+
+    @router.get("/uploads/{name}/thumbnail")
+    async def thumbnail(name: UploadName, size: int = 256, run: int = 0) -> Response:
+        _require_size(size, THUMBNAIL_SIZES)
+        square = (await explorer.prepared(run, name)).square
+        content = await run_in_threadpool(lambda: as_jpeg(square.resize((size, size))))
+        return _jpeg(content, {"Cache-Control": "no-store"})
+
+    @router.get("/uploads/{name}/map/{r}/{m}/{d}")
+    async def unit_map(name: UploadName, r: int, m: int, d: int, size: int = 256) -> Response:
+        _require_size(size, MAP_SIZES)
+        content = await explorer.upload_map(name, r, m, d, size)
+        return _jpeg(content, {"Cache-Control": "no-store"})
+
+    return router
+
+
+async def _body(request: Request) -> bytes:
+    """Read an uploaded image; one that is too large by its header is rejected unread."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not kind.startswith("image/") and kind != "application/octet-stream":
+        raise HTTPException(
+            415, "Send the image as the request body, as image/… or application/octet-stream."
+        )
+    length = request.headers.get("content-length", "")
+    if not (length.isascii() and length.isdigit()):
+        raise HTTPException(411, "The request has no valid Content-Length.")
+    too_large = f"The file is larger than {MAX_FILE_BYTES // 1024**2} MB; scale it down first."
+    if int(length) > MAX_FILE_BYTES:
+        raise HTTPException(413, too_large)
+    content = bytearray()
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > MAX_FILE_BYTES:
+            raise HTTPException(413, too_large)
+    return bytes(content)
+
+
+def _answer(record: dict[str, Any]) -> Response:
+    content = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Response(content, media_type="application/json")
+
+
+def _jpeg(content: bytes, headers: dict[str, str]) -> Response:
+    return Response(content, media_type="image/jpeg", headers=headers)
+
+
+def _require_size(size: int, sizes: tuple[int, ...]) -> None:
+    if size not in sizes:
+        raise HTTPException(
+            422, f"size={size} is not available; choose {', '.join(map(str, sizes))}."
+        )
+
+
+def _is_known(request: Request, etag: str) -> bool:
+    return etag in (part.strip() for part in request.headers.get("if-none-match", "").split(","))
+
+
+def _caching(request: Request, key: str, name: str) -> dict[str, str]:
+    """Headers for a picture, which browsers may keep if its address names the explanation."""
+    named = request.query_params.get("v") == key
+    lasting = f"private, max-age={_YEAR}, immutable" if named else "no-cache"
+    return {"ETag": f'"{key}-{name}"', "Cache-Control": lasting}
+
+
 def _sentence(_: Request, error: Exception) -> JSONResponse:
-    return JSONResponse({"error": str(error)}, _status(error))
-
-
-def _status(error: Exception) -> int:
-    if isinstance(error, UnusableImageError):
-        return 413 if error.too_large else 400
-    if isinstance(error, BusyError):
-        return 503
-    return 404 if isinstance(error, AbsentError) else 409
+    status = {NotFoundError: 404, BusyError: 503, UploadError: 400}.get(type(error), 409)
+    if isinstance(error, UploadError) and error.too_large:
+        status = 413
+    return JSONResponse({"error": str(error)}, status)
 
 
 def _http_error(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)
-    sentences = {
-        404: "There is nothing at this address.",
-        405: "This address cannot be asked like that.",
-    }
-    built_in = error.detail in ("Not Found", "Method Not Allowed")
-    sentence = sentences[error.status_code] if built_in else error.detail
+    assert isinstance(error, AnyHTTPException)
+    is_sentence = error.detail.endswith(".")  # and not one of Starlette's reason phrases
+    sentence = error.detail if is_sentence else f"{error.detail.capitalize()}."
     return JSONResponse({"error": sentence}, error.status_code, headers=error.headers)
 
 
 def _invalid(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     problem = error.errors()[0]
-    name = str(problem["loc"][-1])
     reason = str(problem["msg"])
-    sentence = f"{name}: {reason[0].lower()}{reason[1:]}."
+    sentence = f"{problem['loc'][-1]}: {reason[0].lower()}{reason[1:]}."
     return JSONResponse({"error": sentence}, 422)

@@ -1,4 +1,4 @@
-"""Two runs side by side: their headline numbers, their training, and what their codes share."""
+"""Training curves of a run, and two runs side by side: numbers, curves, and what their codes share."""
 
 from __future__ import annotations
 
@@ -14,23 +14,62 @@ from numpy.typing import NDArray
 from imsvd.evaluation.results import read_results
 from imsvd.explanations.subject import evenly_spaced
 from imsvd.explorer.explained_run import ExplainedRun
-from imsvd.explorer.training_curves import training
 
-MOST_IMAGES = 20_000
-_FEWEST_IMAGES = 2
+MAX_IMAGES = 20_000
+_NOT_CURVES = ("epoch", "step", "seconds", "total_seconds", "peak_memory", "bounds")
 _DRAWN = ("embeddings", "galleries", "grad_cam")
-"""Parts of an explanation that are to be looked at; their numbers say how much was drawn."""
+"""Parts that are only drawn; their numbers tell how much was drawn, not how good the run is."""
+
+
+def training(run: ExplainedRun) -> dict[str, Any]:
+    """Return every finite number of `metrics.jsonl` as a series over epochs, with its bounds."""
+    metrics = [record for record in run.run.metrics() if _is_number(record.get("epoch"))]
+    series: dict[str, list[list[float]]] = {}
+    for record in metrics:
+        for name, value in _numbers(record):
+            series.setdefault(name, []).append([record["epoch"], value])
+    marks = _marks(metrics[-1]) if metrics else {}
+    return {
+        "series": [{"name": name, "points": points} for name, points in series.items()],
+        "marks": marks,
+        "bounds": {
+            name: [min(values.values()), max(values.values())] for name, values in marks.items()
+        },
+    }
+
+
+def _numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield names and values of a record and of the groups in it."""
+    for name, value in record.items():
+        if name in _NOT_CURVES:
+            continue
+        if isinstance(value, Mapping):
+            yield from ((inner, number) for inner, number in value.items() if _is_number(number))
+        elif _is_number(value):
+            yield name, value
+
+
+def _marks(record: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """Return the bounds of every term by name; those of the total are under "loss"."""
+    found: dict[str, dict[str, float]] = {}
+    for kind, values in (record.get("bounds") or {}).items():
+        for name, value in values.items():
+            if _is_number(value):
+                found.setdefault("loss" if name == "total" else name, {})[kind] = value
+    return found
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def compare(first: ExplainedRun, second: ExplainedRun) -> dict[str, Any]:
-    """Everything about two runs that can be put side by side."""
+    """Return the numbers, training curves and shared information of two runs."""
     left, right = dict(_headline(first)), dict(_headline(second))
-    names = [*left, *(name for name in right if name not in left)]
     return {
         "rows": [
-            {"group": group, "name": name, "first": left.get(key), "second": right.get(key)}
-            for key in names
-            for group, name in [key]
+            {"group": key[0], "name": key[1], "first": left.get(key), "second": right.get(key)}
+            for key in left | right
         ],
         "training": {"first": training(first), "second": training(second)},
         "agreement": agreement(first, second),
@@ -38,7 +77,7 @@ def compare(first: ExplainedRun, second: ExplainedRun) -> dict[str, Any]:
 
 
 def _headline(run: ExplainedRun) -> Iterator[tuple[tuple[str, str], float | str]]:
-    """(group, name) and value of everything that a run has been measured by."""
+    """Yield (group, name) and value of everything measured about a run."""
     yield ("run", "method"), run.description.method
     yield ("run", "variables"), len(run.units)
     yield ("run", "units"), sum(run.units)
@@ -53,31 +92,24 @@ def _headline(run: ExplainedRun) -> Iterator[tuple[tuple[str, str], float | str]
             if part not in _DRAWN and "images" not in name and _can_be_shown(value):
                 yield (part.replace("_", " "), name.replace("_", " ")), value
     for result in read_results(run.run.path):
-        yield from _result(result)
-
-
-def _result(record: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], float]]:
-    """The numbers of one evaluation; a later one of the same name replaces it."""
-    # Where the images lay when they were evaluated would set the same ones apart.
-    group = f"{record.get('protocol')} on {Path(str(record.get('data'))).name}"
-    for name, value in record.get("metrics", {}).items():
-        if _can_be_shown(value):
-            yield (group, name.replace("_", " ")), value
+        # The name only: the same data may have been in another folder for the other run.
+        group = f"{result.get('protocol')} on {Path(str(result.get('data'))).name}"
+        for name, value in result.get("metrics", {}).items():
+            if _can_be_shown(value):
+                yield (group, name.replace("_", " ")), value
 
 
 def _can_be_shown(value: object) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return isinstance(value, int | str)
+    return isinstance(value, str | bool) or _is_number(value)
 
 
 @lru_cache(maxsize=16)
 def agreement(first: ExplainedRun, second: ExplainedRun) -> dict[str, Any]:
-    """What the variables of two runs tell of one another on the images that both have seen."""
+    """Return the mutual information of two runs' variables on the images common to both."""
     rows = common_rows(first, second)
-    if rows.shape[1] < _FEWEST_IMAGES:
+    if rows.shape[1] < 2:
         return {"common_images": 0, "mutual_information": None, "floor": None}
-    sample = rows[:, evenly_spaced(rows.shape[1], MOST_IMAGES)]
+    sample = rows[:, evenly_spaced(rows.shape[1], MAX_IMAGES)]
     table = code_information(
         first.encodings.codes[sample[0]],
         second.encodings.codes[sample[1]],
@@ -92,7 +124,7 @@ def agreement(first: ExplainedRun, second: ExplainedRun) -> dict[str, Any]:
 
 
 def common_rows(first: ExplainedRun, second: ExplainedRun) -> NDArray[np.int64]:
-    """Rows of both encodings that are of the same image by name, (2, n)."""
+    """Return the rows of both encodings that belong to images of the same name, (2, n)."""
     places = {
         second.source.identity(int(image)): row for row, image in enumerate(second.encodings.images)
     }
@@ -109,7 +141,7 @@ def code_information(
     second: NDArray[np.integer[Any]],
     units: tuple[tuple[int, ...], tuple[int, ...]],
 ) -> NDArray[np.float64]:
-    """Mutual information in nats of every variable of one code with every one of another."""
+    """Return the mutual information, in nats, of every variable of one code with every one of another."""
     left, right = (np.ascontiguousarray(codes.T).astype(np.int64) for codes in (first, second))
     single = [[_entropy(np.bincount(column)) for column in columns] for columns in (left, right)]
     shared = np.empty((len(left), len(right)))

@@ -1,4 +1,4 @@
-"""One explained run, opened once: what `imsvd explain` left, and the images it was about."""
+"""An explained run: the results of `imsvd explain`, and the images they describe."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from imsvd.explanations.subject import explanation_key, unit_starts
 from imsvd.runs import RunFolder
 
 
-class AbsentError(LookupError):
-    """What was asked for does not exist; the message is a sentence for the person who asked."""
+class NotFoundError(LookupError):
+    """A run, variable, unit or image that does not exist; the message is shown to the user."""
 
 
 class ExplainedRun:
-    """The index of a run, from which all questions are answered without the encoder.
+    """Everything about a run that can be answered without its encoder.
 
     Args:
         run: the run folder.
-        summary: what `summary.json` holds.
+        summary: the content of `summary.json`.
         description: of the encoder.
         source: the explained images.
         encodings: their codes and features.
@@ -53,7 +53,7 @@ class ExplainedRun:
         self.encodings = encodings
         self.starts = unit_starts(description.units)
         self.columns = np.ascontiguousarray(encodings.codes.T)
-        """Codes variable by variable, (M, n): a unit's images are found in one."""
+        """Codes by variable, (M, n); contiguous, because every unit page scans one variable."""
         self._rows = np.full(len(source), -1, dtype=np.int64)
         self._rows[encodings.images] = np.arange(len(encodings.images))
         self._labels = None if source.labels is None else source.labels.numpy()
@@ -61,57 +61,55 @@ class ExplainedRun:
 
     @property
     def units(self) -> tuple[int, ...]:
-        """Units of each variable."""
+        """Number of units of each variable."""
         return self.description.units
 
     @property
     def key(self) -> str:
-        """Names encoder and images."""
+        """Identifies the encoder and the images of the explanation."""
         return str(self.summary["key"])
 
     @property
     def folder(self) -> Path:
-        """Where the explanation is."""
+        """Folder of the explanation."""
         return self.run.path / FOLDER
 
     @cached_property
     def properties(self) -> Mapping[str, Any] | None:
-        """What the part `joint` found, if it has been made."""
+        """Results of the part `joint`, or None."""
         return self._part("joint", "properties.json")
 
     @cached_property
     def meaning(self) -> Mapping[str, Any] | None:
-        """What the part `meaning` found, if it has been made."""
+        """Results of the part `meaning`, or None."""
         return self._part("meaning", "meaning.json")
 
     @cached_property
     def mutual_information(self) -> NDArray[np.float32] | None:
-        """Information that variables share between two views, (M, M), if it has been measured."""
+        """Mutual information of the variables between two views, (M, M), or None."""
         return self._array("mutual_information.npy")
 
     @cached_property
     def joint(self) -> NDArray[np.float32] | None:
-        """The joint matrix of the leading variables, where it has been kept."""
+        """Joint matrix of the leading variables, or None."""
         return self._array("joint_matrix.npy")
 
     @property
     def leading(self) -> int:
-        """How many variables the kept part of the joint matrix covers."""
+        """Number of variables that the saved joint matrix covers."""
         width = 0 if self.joint is None else len(self.joint)
-        ends = [start + size for start, size in zip(self.starts, self.units, strict=True)]
+        ends = (start + size for start, size in zip(self.starts, self.units, strict=True))
         return sum(end <= width for end in ends)
 
     def _part(self, part: str, name: str) -> Mapping[str, Any] | None:
-        if part not in self.summary["parts"]:
-            return None
-        return read_record(self.folder / name)
+        return _read_record(self.folder / name) if part in self.summary["parts"] else None
 
     def _array(self, name: str) -> NDArray[np.float32] | None:
         if "joint" not in self.summary["parts"]:
             return None
         try:
             array: NDArray[np.float32] = np.load(self.folder / name, allow_pickle=False)
-        except FileNotFoundError:  # explained by a version that did not keep it
+        except FileNotFoundError:  # deleted, or explained by an earlier version
             return None
         except (OSError, ValueError) as error:
             raise InputError(
@@ -120,55 +118,62 @@ class ExplainedRun:
         return array
 
     def require_variable(self, variable: int) -> None:
-        """Raise `AbsentError` unless there is such a variable."""
+        """Raise `NotFoundError` unless the variable exists."""
         if not 0 <= variable < len(self.units):
-            raise AbsentError(
-                f"There is no variable {variable}; they are 0 to {len(self.units) - 1}."
+            raise NotFoundError(
+                f"There is no variable {variable}; this run has variables 0 to {len(self.units) - 1}."
             )
 
     def place(self, variable: int, unit: int) -> int:
-        """Where a unit is among all units."""
+        """Return the index of a unit among the units of all variables."""
         self.require_variable(variable)
         if not 0 <= unit < self.units[variable]:
-            raise AbsentError(
-                f"Variable {variable} has no unit {unit}; they are 0 to {self.units[variable] - 1}."
+            raise NotFoundError(
+                f"Variable {variable} has no unit {unit}; "
+                f"its units are 0 to {self.units[variable] - 1}."
             )
         return self.starts[variable] + unit
 
     def row(self, image: int) -> int:
-        """The row of an image in the encodings."""
+        """Return the row of an image in the encodings."""
         if not 0 <= image < len(self._rows):
-            raise AbsentError(f"There is no image {image}; they are 0 to {len(self._rows) - 1}.")
+            raise NotFoundError(
+                f"There is no image {image}; this run has images 0 to {len(self._rows) - 1}."
+            )
         if self._rows[image] < 0:
-            raise AbsentError(f"Image {image} could not be read when the run was explained.")
+            raise NotFoundError(f"Image {image} could not be read when the run was explained.")
         return int(self._rows[image])
 
     def label(self, image: int) -> str | None:
-        """The name of an image's class, where it is known."""
+        """Return the class name of an image, or None if it has no label."""
         if self._labels is None or self._labels[image] < 0:
             return None
         return self.class_name(int(self._labels[image]))
 
     def class_name(self, number: int) -> str:
-        """The name of a class."""
+        """Return the name of a class, or its number if it has no name."""
         return self.source.classes[number] if number < len(self.source.classes) else str(number)
 
     def read(self, image: int) -> Tensor:
-        """The picture, uint8 (3, height, width)."""
+        """Decode an image to uint8 (3, height, width)."""
         try:
             if not isinstance(self.source, EncodedSource):
                 with self._reading:
                     return self.source.read(image)
-            # Not every container can be read by two threads at a time; decoding can.
+            # Some containers cannot be read from two threads at once; decoding always can.
             with self._reading:
                 content = self.source.encoded(image)
             return decode_image(content, self.source.identity(image))
         except UnreadableImage as error:
-            raise AbsentError(f"Image {image} cannot be read any more: {error.reason}.") from error
+            raise NotFoundError(f"Image {image} can no longer be read: {error.reason}.") from error
 
 
 def open_run(path: str | Path) -> ExplainedRun:
-    """Open the explanation of a run and its images, or say what has to be done first."""
+    """Open an explained run and its images.
+
+    Raises:
+        InputError: if the run has to be explained first or again; the message names the command.
+    """
     run = RunFolder(path)
     description = read_description(run)
     summary = _summary(run)
@@ -182,13 +187,13 @@ def open_run(path: str | Path) -> ExplainedRun:
     if encodings is None:
         raise InputError(
             f"{run.path / FOLDER / FILE_NAME} is missing or damaged; "
-            f"run {_command(run, summary)} to make it."
+            f"run {_command(run, summary)} to restore it."
         )
     return ExplainedRun(run, summary, description, source, encodings)
 
 
-def read_record(path: Path) -> dict[str, Any] | None:
-    """The object in a JSON file, or None if there is none to be had."""
+def _read_record(path: Path) -> dict[str, Any] | None:
+    """Return the object in a JSON file, or None if the file is missing or damaged."""
     try:
         record = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -197,14 +202,11 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 
 def _summary(run: RunFolder) -> dict[str, Any]:
-    found = read_record(run.path / FOLDER / SUMMARY)
+    found = _read_record(run.path / FOLDER / SUMMARY) or {}
     expected = {"key": str, "data": str, "split": str, "images": int, "parts": dict}
-    if found is None or not all(
-        isinstance(found.get(name), kind) for name, kind in expected.items()
-    ):
+    if not all(isinstance(found.get(name), kind) for name, kind in expected.items()):
         raise InputError(
-            f"{run.path} has not been explained yet; run `imsvd explain {run.path} DATA` first, "
-            "with the images it was trained on or others."
+            f"{run.path} has not been explained yet; run `imsvd explain {run.path} DATA` first."
         )
     return found
 
@@ -215,9 +217,9 @@ def _source(run: RunFolder, summary: Mapping[str, Any]) -> ImageSource:
         return open_source(summary["data"], split)
     except InputError as error:
         raise InputError(
-            f"the images that {run.path} was explained with cannot be opened "
+            f"cannot open the images that {run.path} was explained with "
             f"({str(error).removesuffix('.')}); if they have moved, run "
-            f"`imsvd explain {run.path} DATA` with their new place, which keeps what is measured."
+            f"`imsvd explain {run.path} DATA` with the new folder, which keeps all results."
         ) from error
 
 

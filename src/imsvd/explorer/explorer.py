@@ -1,58 +1,112 @@
-"""What the server holds while it lives: the runs, their thumbnails and maps, dropped-in images."""
+"""The state of a running explorer: runs, encoders, recent maps and uploads."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from starlette.concurrency import run_in_threadpool
 
+from imsvd.encoder import Encoder, load
+from imsvd.errors import InputError
 from imsvd.evaluation.features import center_crop
-from imsvd.explorer import images
-from imsvd.explorer.explained_run import AbsentError, ExplainedRun
-from imsvd.explorer.own_images import OwnImages, Prepared, prepare
-from imsvd.explorer.pictures import as_jpeg, lay_over, seen_square
-from imsvd.explorer.seeing import EncoderThread, see, unit_map
-from imsvd.explorer.thumbnails import Thumbnails
+from imsvd.explanations.subject import is_of_encoder
+from imsvd.explorer import records
+from imsvd.explorer.explained_run import ExplainedRun, NotFoundError
+from imsvd.explorer.pictures import (
+    Prepared,
+    Thumbnails,
+    Uploads,
+    as_jpeg,
+    encode,
+    encoder_crop,
+    overlay,
+    prepare,
+    unit_map,
+)
 
-MAP_SIZES = (128, 256)
-MOST_MAPS = 512
+MAX_MAPS = 512
+MAX_WAITING = 64
+
+Result = TypeVar("Result")
+
+
+class BusyError(RuntimeError):
+    """Too many requests wait for the encoder."""
+
+
+class EncoderThread:
+    """Runs all work that needs an encoder in one thread, one task at a time."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="encoder")
+        self._encoders: dict[ExplainedRun, Encoder] = {}
+        self._waiting = 0
+
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """Await `work` without occupying one of the server's threads."""
+        if self._waiting >= MAX_WAITING:
+            raise BusyError("The encoder is busy with earlier requests; try again in a moment.")
+        self._waiting += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        finally:
+            self._waiting -= 1
+
+    def encoder(self, run: ExplainedRun) -> Encoder:
+        """Return the encoder of a run, loading it on first use; call only from within `run`."""
+        if run not in self._encoders:
+            encoder = load(run.run.path)
+            if not is_of_encoder(run.key, encoder.description, encoder.state_dict()):
+                raise InputError(
+                    f"The weights in {run.run.path} have changed since it was explained; "
+                    f"run `imsvd explain {run.run.path} {run.summary['data']}` again."
+                )
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            self._encoders[run] = encoder.to(device)
+        return self._encoders[run]
+
+    def close(self) -> None:
+        """Finish the running task and drop the waiting ones."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 class Explorer:
-    """Answers for several runs, numbered as they were given."""
+    """Answers requests about several runs, numbered in the order given."""
 
     def __init__(self, runs: Sequence[ExplainedRun]) -> None:
         self.runs = tuple(runs)
         self.encoders = EncoderThread()
-        self.own = OwnImages()
+        self.uploads = Uploads()
         self._thumbnails = [Thumbnails(run) for run in runs]
-        self._maps = _Recent(MOST_MAPS)
+        self._maps = _Recent(MAX_MAPS)
 
     def run(self, number: int) -> ExplainedRun:
-        """The run with that number."""
+        """Return the run with that number."""
         if not 0 <= number < len(self.runs):
-            raise AbsentError(f"There is no run {number}; they are 0 to {len(self.runs) - 1}.")
+            raise NotFoundError(
+                f"There is no run {number}; this explorer has runs 0 to {len(self.runs) - 1}."
+            )
         return self.runs[number]
 
     def overview(self) -> dict[str, Any]:
-        """All runs in a few lines each."""
-        return {
-            "runs": [_overview(number, run) for number, run in enumerate(self.runs)],
-            "uploads": True,
-        }
+        """Summarize every run."""
+        return {"runs": [_overview(number, run) for number, run in enumerate(self.runs)]}
 
     def thumbnail(self, number: int, image: int, size: int) -> bytes:
-        """A small JPEG of an image."""
+        """Return a small JPEG of an image."""
         self.run(number)
         return self._thumbnails[number].jpeg(image, size)
 
     async def map(self, number: int, image: int, variable: int, unit: int, size: int) -> bytes:
-        """A JPEG of an image with the evidence of a unit laid over it."""
+        """Return a JPEG of an image with the evidence for a unit drawn over it."""
         run = self.run(number)
         run.row(image)
         place = run.place(variable, unit)
@@ -61,92 +115,94 @@ class Explorer:
             encoder = self.encoders.encoder(run)
             picture = run.read(image)
             evidence = unit_map(encoder, center_crop(picture, run.description.size), place)
-            return as_jpeg(lay_over(seen_square(picture, run.description.size, size), evidence))
+            return as_jpeg(overlay(encoder_crop(picture, run.description.size, size), evidence))
 
         return await self._drawn((number, image, place, size), draw)
 
-    async def own_map(self, name: str, number: int, variable: int, unit: int, size: int) -> bytes:
-        """The same of a dropped-in image."""
+    async def upload_map(
+        self, name: str, number: int, variable: int, unit: int, size: int
+    ) -> bytes:
+        """Return the same for an uploaded image."""
         run = self.run(number)
         place = run.place(variable, unit)
 
         def draw() -> bytes:
             encoder = self.encoders.encoder(run)
-            prepared = self.own.prepared(name, number, encoder)
+            prepared = self.uploads.prepared(name, number, encoder)
             evidence = unit_map(encoder, prepared.picture, place)
-            return as_jpeg(lay_over(prepared.square.resize((size, size)), evidence))
+            return as_jpeg(overlay(prepared.square.resize((size, size)), evidence))
 
         return await self._drawn((name, number, place, size), draw)
 
     async def _drawn(self, key: tuple[object, ...], draw: Callable[[], bytes]) -> bytes:
         known = self._maps.get(key)
         if known is None:
-            # Asked again inside: of several requests for one map, the first draws it for all.
+            # Checked again in the thread: of several requests for one map, only the first draws.
             known = await self.encoders.run(lambda: self._maps.get(key) or draw())
             self._maps.put(key, known)
         return known
 
-    async def neighbors(self, number: int, image: int, by: images.By, count: int) -> dict[str, Any]:
-        """The images most like one."""
+    async def neighbors(
+        self, number: int, image: int, by: records.By, count: int
+    ) -> dict[str, Any]:
+        """List the images most similar to one."""
         run = self.run(number)
         row = run.row(image)
         code = run.encodings.codes[row]
         if by == "code":
             return await run_in_threadpool(
-                lambda: images.neighbors_by_code(run, code, count, without=row)
+                lambda: records.neighbors_by_code(run, code, count, without=row)
             )
-        kept = images.kept_features(run, row)
-        features = await self._features(run, image) if kept is None else kept
+        saved = records.saved_features(run, row)
+        features = await self._features(run, image) if saved is None else saved
         return await run_in_threadpool(
-            lambda: images.neighbors_by_features(run, features, code, count, without=row)
+            lambda: records.neighbors_by_features(run, features, code, count, without=row)
         )
 
     async def _features(self, run: ExplainedRun, image: int) -> NDArray[np.float32]:
-        """Features that were not kept."""
+        """Compute features that were not saved."""
+        return await self.encoders.run(
+            lambda: (
+                encode(
+                    self.encoders.encoder(run), center_crop(run.read(image), run.description.size)
+                ).features
+            )
+        )
 
-        def look() -> NDArray[np.float32]:
-            picture = center_crop(run.read(image), run.description.size)
-            return see(self.encoders.encoder(run), picture).features
-
-        return await self.encoders.run(look)
-
-    async def add_own(self, number: int, content: bytes) -> str:
-        """Keep a dropped-in file, if it is an image, and return the name it is kept by."""
+    async def add_upload(self, number: int, content: bytes) -> str:
+        """Keep an uploaded image and return its name."""
         run = self.run(number)
 
         def take() -> str:
             prepared = prepare(content, self.encoders.encoder(run))
-            return self.own.add(content, {number: prepared})
+            return self.uploads.add(content, {number: prepared})
 
         return await self.encoders.run(take)
 
-    async def own_image(self, number: int, name: str, by: images.By, count: int) -> dict[str, Any]:
-        """Code and neighbors of a dropped-in image."""
+    async def upload(self, number: int, name: str, by: records.By, count: int) -> dict[str, Any]:
+        """Return code and neighbors of an uploaded image."""
         run = self.run(number)
-        seen = (await self.own_prepared(number, name)).seen
-        if by == "code":
-            found = await run_in_threadpool(lambda: images.neighbors_by_code(run, seen.code, count))
-        else:
-            found = await run_in_threadpool(
-                lambda: images.neighbors_by_features(run, seen.features, seen.code, count)
+        code, confidence, features = (await self.prepared(number, name)).encoded
+        found = await run_in_threadpool(
+            lambda: (
+                records.neighbors_by_code(run, code, count)
+                if by == "code"
+                else records.neighbors_by_features(run, features, code, count)
             )
-        return {"own": name, "code": images.code_record(seen.code, seen.confidence), **found}
+        )
+        return {"upload": name, "code": records.code_record(code, confidence), **found}
 
-    async def own_prepared(self, number: int, name: str) -> Prepared:
-        """A dropped-in image as the encoder of a run sees it."""
+    async def prepared(self, number: int, name: str) -> Prepared:
+        """Return an uploaded image as the encoder of a run sees it."""
         run = self.run(number)
         return await self.encoders.run(
-            lambda: self.own.prepared(name, number, self.encoders.encoder(run))
+            lambda: self.uploads.prepared(name, number, self.encoders.encoder(run))
         )
-
-    def close(self) -> None:
-        """End the thread of the encoders."""
-        self.encoders.close()
 
 
 def _overview(number: int, run: ExplainedRun) -> dict[str, Any]:
     metrics = run.run.metrics()
-    joint = run.summary["parts"].get("joint")
+    parts = run.summary["parts"]
     return {
         "id": number,
         "name": run.run.path.resolve().name,
@@ -160,16 +216,16 @@ def _overview(number: int, run: ExplainedRun) -> dict[str, Any]:
         "units": list(run.units),
         "size": run.description.size,
         "leading": run.leading,
-        "parts": list(run.summary["parts"]),
+        "parts": list(parts),
         "labels": list(run.source.classes) if run.source.labels is not None else None,
         "attributes": list(run.source.attributes),
-        "headline": run.summary["parts"],
-        "properties": joint["properties"] if joint is not None else None,
+        "headline": parts,
+        "properties": parts["joint"]["properties"] if "joint" in parts else None,
     }
 
 
 class _Recent:
-    """The pictures that were asked for last."""
+    """The most recently used pictures."""
 
     def __init__(self, most: int) -> None:
         self._most = most

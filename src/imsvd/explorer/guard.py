@@ -1,7 +1,7 @@
-"""Who may ask: the right Host, the token where there is one, the page's own origin for uploads.
+"""Access control: the Host header, the access token, and the origin of uploads.
 
-The Host header is what keeps other web sites out. A site can make a browser resolve the site's own
-name to 127.0.0.1 and then read what it likes, but the browser still sends that name.
+Checking the Host header keeps other web sites out (DNS rebinding): a site can make its own name
+resolve to 127.0.0.1 and so read from this server, but the browser still sends that name.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _logger = logging.getLogger(__name__)
 
 
 class Guard:
-    """Answers only those who may ask, and puts the same protective headers on every answer.
+    """Middleware that rejects unauthorized requests and adds protective headers to every response.
 
     Args:
-        app: what is guarded.
-        host: the address that is served; names of this machine itself are always good.
-        port: the port that Host must name; None accepts every one.
-        token: what every request must bring, if anything.
+        app: the application to protect.
+        host: address at which it is served; loopback names are always accepted.
+        port: port that the Host header must name; None accepts any.
+        token: access token that requests must present; None requires none.
     """
 
     def __init__(
@@ -61,16 +61,16 @@ class Guard:
         self._names = LOOPBACK_NAMES | {host.lower()} - EVERYWHERE
         if host in EVERYWHERE:
             self._names |= {name.lower() for name in (socket.gethostname(), socket.getfqdn())}
-        # Cookies do not tell ports apart, and two explorers may run on one machine.
+        # Browsers share cookies between ports, and two explorers may run on one machine.
         self._cookie = COOKIE if port is None else f"{COOKIE}_{port}"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check a request, answer or pass it on."""
+        """Reject a request or pass it on."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
         if scope["type"] != "http":
-            return  # no WebSockets here; the server refuses the handshake
+            return  # a WebSocket; the server refuses the handshake
         headers = Headers(scope=scope)
         guarded = _GuardedSend(send, self._new_cookie(scope))
         refusal = self._refusal(scope, headers)
@@ -83,24 +83,23 @@ class Guard:
             _logger.exception("%s %s failed", scope["method"], scope["path"])
             if guarded.has_started:
                 raise
-            sentence = "Something went wrong inside; the terminal of the explorer says what."
-            await JSONResponse({"error": sentence}, 500)(scope, receive, guarded)
+            await _error(500, "Internal error; see the terminal that runs `imsvd explore`.")(
+                scope, receive, guarded
+            )
 
     def _refusal(self, scope: Scope, headers: Headers) -> JSONResponse | None:
         if not self.accepts_host(headers.getlist("host")):
+            return _error(400, "Unknown host name; open the address that `imsvd explore` printed.")
+        if self._token is not None and not self._has_token(scope, headers):
             return _error(
-                400, "This explorer is not served under that name; use the address it printed."
-            )
-        if self._token is not None and not self._brings_token(scope, headers):
-            return _error(
-                401, "This explorer asks for its token; open the whole address it printed."
+                401, "Access token required; open the full address that `imsvd explore` printed."
             )
         if scope["method"] not in ("GET", "HEAD") and not _is_own_page(headers):
-            return _error(403, "Only the explorer's own page may send something here.")
+            return _error(403, "Uploads are accepted only from the explorer's own page.")
         return None
 
     def accepts_host(self, values: list[str]) -> bool:
-        """Whether there is one Host header and it names this server."""
+        """Return whether there is exactly one Host header and it names this server."""
         match = _HOST.fullmatch(values[0]) if len(values) == 1 else None
         if match is None:
             return False
@@ -109,29 +108,29 @@ class Guard:
         name = (match["six"] or match["name"]).lower()
         return name in self._names or (self._host in EVERYWHERE and _is_address(name))
 
-    def _brings_token(self, scope: Scope, headers: Headers) -> bool:
+    def _has_token(self, scope: Scope, headers: Headers) -> bool:
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         cookies: SimpleCookie = SimpleCookie()
         with contextlib.suppress(CookieError):
             cookies.load(headers.get("cookie", ""))
         cookie = cookies[self._cookie].value if self._cookie in cookies else ""
-        brought = (bearer if scheme.lower() == "bearer" else "", cookie, _query_token(scope))
-        return any(self._is_token(candidate) for candidate in brought)
+        candidates = (bearer if scheme.lower() == "bearer" else "", cookie, _query_token(scope))
+        return any(self._is_token(candidate) for candidate in candidates)
 
     def _is_token(self, candidate: str) -> bool:
-        """Compare in a time that does not tell how much of a guess is right."""
+        """Compare in constant time, so that timing reveals nothing about the token."""
         assert self._token is not None
         return hmac.compare_digest(candidate.encode(), self._token.encode())
 
     def _new_cookie(self, scope: Scope) -> str | None:
-        """The cookie for a browser that came with the right token in its address."""
+        """Return the cookie for a browser whose address has the right token."""
         if self._token is None or not self._is_token(_query_token(scope)):
             return None
         return f"{self._cookie}={self._token}; Path=/; HttpOnly; SameSite=Strict"
 
 
 class _GuardedSend:
-    """Adds the protective headers to the beginning of an answer."""
+    """Adds the protective headers to a response."""
 
     def __init__(self, send: Send, cookie: str | None) -> None:
         self._send, self._cookie = send, cookie
@@ -159,7 +158,7 @@ def _query_token(scope: Scope) -> str:
 
 
 def _is_own_page(headers: Headers) -> bool:
-    """Whether a request comes from the page itself, or from no page at all."""
+    """Return whether a request comes from the explorer's page, or from no web page at all."""
     origins = headers.getlist("origin")
     same = [f"http://{headers.get('host', '')}"]
     return (not origins or origins == same) and headers.get("sec-fetch-site", "none") in (

@@ -33,7 +33,7 @@ export async function get(path, signal) {
 /** Sends a picture of the visitor; the answer has its number, code and neighbors. */
 export function sendPicture(run, file) {
   const type = file.type.startsWith("image/") ? file.type : "application/octet-stream";
-  return request(`/api/runs/${run}/own`, {
+  return request(`/api/runs/${run}/uploads`, {
     method: "POST",
     headers: { "Content-Type": type },
     body: file,
@@ -54,8 +54,8 @@ export function sourcePicture(run, image) {
 }
 
 /** The same of a visitor's picture. */
-export function ownPicture(run, id) {
-  const base = `/api/own/${id}`;
+export function uploadedPicture(run, id) {
+  const base = `/api/uploads/${id}`;
   return {
     thumbnail: (size) => `${base}/thumbnail?size=${size}&run=${run.id}`,
     map: (variable, unit, size) => `${base}/map/${run.id}/${variable}/${unit}?size=${size}`,
@@ -72,7 +72,7 @@ export const link = {
   maps: (run, first, second) =>
     `#/runs/${run}/maps${first == null ? "" : `?m=${first}&n=${second ?? first}`}`,
   training: (run) => `#/runs/${run}/training`,
-  own: (run, id) => `#/runs/${run}/own/${id}`,
+  upload: (run, id) => `#/runs/${run}/uploads/${id}`,
   compare: (first, second) => `#/compare/${first}/${second}`,
 };
 

@@ -3,7 +3,7 @@
 import { get, link, sendPicture } from "./api.js";
 import { compareView } from "./compare.js";
 import { announce, choice, element } from "./dom.js";
-import { imageView, ownView } from "./image.js";
+import { imageView, uploadView } from "./image.js";
 import { imagesView } from "./images.js";
 import { mapsView } from "./maps.js";
 import { trainingView } from "./training.js";
@@ -18,7 +18,7 @@ const ROUTES = [
   [/^\/runs\/(?<run>\d+)\/units\/(?<variable>\d+)\/(?<unit>\d+)$/, unitView, "variables"],
   [/^\/runs\/(?<run>\d+)\/images$/, imagesView, "images"],
   [/^\/runs\/(?<run>\d+)\/images\/(?<image>\d+)$/, imageView, "images"],
-  [/^\/runs\/(?<run>\d+)\/own\/(?<own>[0-9a-f]+)$/, ownView, "images"],
+  [/^\/runs\/(?<run>\d+)\/uploads\/(?<upload>[0-9a-f]+)$/, uploadView, "images"],
   [/^\/runs\/(?<run>\d+)\/maps$/, mapsView, "maps"],
   [/^\/runs\/(?<run>\d+)\/training$/, trainingView, "training"],
   [/^\/compare\/(?<first>\d+)\/(?<second>\d+)$/, compareView, "compare"],
@@ -35,7 +35,7 @@ function matching(path) {
     if (!found) continue;
     const numbers = Object.entries(found.groups).map(([name, text]) => [
       name,
-      name === "own" ? text : Number(text),
+      name === "upload" ? text : Number(text),
     ]);
     return { view, place, numbers: Object.fromEntries(numbers) };
   }
@@ -58,12 +58,12 @@ async function show({ scroll = 0, first = false } = {}) {
     announce("Loading.");
   }, SLOW);
   try {
-    const { runs, uploads } = await get("/api/runs", controller.signal);
+    const { runs } = await get("/api/runs", controller.signal);
     if (!path || path === "/") return enter(link.variables(runs[0].id));
     const found = matching(path);
     const run = found && runOf(runs, found.numbers);
     current.run = run?.id ?? runs[0].id;
-    drawMasthead(runs, run ?? runs[0], found?.place, uploads);
+    drawMasthead(runs, run ?? runs[0], found?.place);
     if (!run) throw new Error("There is no such page. Choose a view above.");
     const query = new URLSearchParams(text);
     const page = await found.view({
@@ -71,7 +71,6 @@ async function show({ scroll = 0, first = false } = {}) {
       run,
       runs,
       query,
-      uploads,
       hash: location.hash,
       signal: controller.signal,
     });
@@ -112,7 +111,7 @@ function moveFocus(used) {
   if (!kept) (again ?? main.querySelector("h1"))?.focus({ preventScroll: true });
 }
 
-function drawMasthead(runs, run, here, uploads) {
+function drawMasthead(runs, run, here) {
   const places = PLACES.map((name) => [name, link[name](run.id)]);
   if (runs.length > 1) {
     const other = runs.find((item) => item.id !== run.id);
@@ -139,7 +138,7 @@ function drawMasthead(runs, run, here, uploads) {
       ),
     );
   }
-  if (uploads) tools.push(...pictureChooser());
+  tools.push(...pictureChooser());
   const focused = document.activeElement?.id;
   document.getElementById("tools").replaceChildren(...tools);
   if (focused === "run") document.getElementById("run")?.focus();
@@ -172,7 +171,7 @@ async function take(file) {
   try {
     const answer = await sendPicture(run, file);
     // Whoever has gone elsewhere meanwhile is not called back.
-    if (stillHere()) go(link.own(run, answer.own));
+    if (stillHere()) go(link.upload(run, answer.upload));
     else announce("The picture has been sent; choose it again to see its page.");
   } catch (error) {
     refuse(error.message);

@@ -1,6 +1,6 @@
 /** One picture: its code, the evidence for each unit, and its neighbors with the reason. */
 
-import { get, link, ownPicture, sourcePicture, withQuery } from "./api.js";
+import { get, link, sourcePicture, uploadedPicture, withQuery } from "./api.js";
 import { choice, element, uniqueId } from "./dom.js";
 import { arrowKeys, framed, gallery, layMap, tile, whilePointedAt } from "./tiles.js";
 import { count, counted, percent, shown, spaced } from "./wording.js";
@@ -37,10 +37,10 @@ export async function imageView({ run, image, query, hash, signal }) {
   };
 }
 
-export async function ownView({ run, own, query, hash, signal }) {
+export async function uploadView({ run, upload, query, hash, signal }) {
   const by = wayOf(query);
-  const answer = await get(`/api/runs/${run.id}/own/${own}?by=${by}&count=12`, signal);
-  const picture = ownPicture(run, own);
+  const answer = await get(`/api/runs/${run.id}/uploads/${upload}?by=${by}&count=12`, signal);
+  const picture = uploadedPicture(run, upload);
   const stage = makeStage(picture, "Your picture");
   const code = codeGrid(run, answer.code, stage, query, hash);
   return {

@@ -7,7 +7,7 @@ import { counted } from "./wording.js";
 
 const PAGE = 60;
 
-export async function imagesView({ run, query, hash, uploads, signal }) {
+export async function imagesView({ run, query, hash, signal }) {
   const page = pageOf(query, PAGE);
   const label = query.get("label") ?? "";
   const chosen = label ? `&label=${encodeURIComponent(label)}` : "";
@@ -27,8 +27,7 @@ export async function imagesView({ run, query, hash, uploads, signal }) {
       element(
         "p",
         { class: "lead" },
-        `${counted(answer.total, "image")}. Open one to see its code and its neighbors`,
-        uploads ? ", or drop a picture of your own anywhere on this page." : ".",
+        `${counted(answer.total, "image")}. Open one to see its code and its neighbors, or drop a picture of your own anywhere on this page.`,
       ),
       answer.images.length
         ? gallery(

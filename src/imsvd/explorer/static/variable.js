@@ -78,8 +78,8 @@ function unitRow(run, variable, unit) {
       element(
         "p",
         { class: "about" },
-        unit.images_taking_it
-          ? `taken by ${counted(unit.images_taking_it, "image")}, ${percent(unit.share)}`
+        unit.images
+          ? `taken by ${counted(unit.images, "image")}, ${percent(unit.share)}`
           : "taken by no image",
       ),
     ),

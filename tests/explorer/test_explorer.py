@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from imsvd.explorer import seeing
-from imsvd.explorer.seeing import BusyError, EncoderThread
+from imsvd.explorer import explorer
+from imsvd.explorer.explorer import BusyError, EncoderThread
 
 
 def test_work_is_done_one_piece_at_a_time_in_another_thread() -> None:
@@ -35,7 +35,7 @@ def test_work_is_done_one_piece_at_a_time_in_another_thread() -> None:
 def test_more_than_can_wait_is_refused_and_later_work_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(seeing, "MOST_WAITING", 3)
+    monkeypatch.setattr(explorer, "MAX_WAITING", 3)
     encoders = EncoderThread()
 
     def fail() -> None:
