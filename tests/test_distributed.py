@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from imsvd import distributed
+from imsvd.datasets.drawn.shapes import ShapesSource
 from imsvd.datasets.quarantine import Quarantine
-from imsvd.datasets.shapes import ShapesSource
 from imsvd.errors import InputError
 from imsvd.training.agreement import require_same_start, shared_quarantine
 from tests import gloo

@@ -5,10 +5,10 @@ import torch
 
 from imsvd.datasets import memory
 from imsvd.datasets.arrays import ArraySource
+from imsvd.datasets.drawn.shapes import ShapesSource
 from imsvd.datasets.folder import ImageFolderSource
 from imsvd.datasets.memory import load_into_memory, small_image_size
 from imsvd.datasets.quarantine import Quarantine, read_or_replace
-from imsvd.datasets.shapes import ShapesSource
 from imsvd.datasets.source import ImageSource
 from imsvd.errors import InputError
 from tests.datasets.malformed import picture

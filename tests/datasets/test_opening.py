@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from imsvd.datasets.arrays import ArraySource
+from imsvd.datasets.drawn.shapes import ShapesSource
 from imsvd.datasets.named import NAMED
 from imsvd.datasets.opening import open_source
-from imsvd.datasets.shapes import ShapesSource
 from imsvd.errors import InputError
 from tests.datasets.containers import image_table, pictures, write_parquet, write_tar, write_zip
 from tests.datasets.test_folder import put

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from imsvd.datasets.shapes import ShapesSource
+from imsvd.datasets.drawn.shapes import ShapesSource
 from imsvd.datasets.subset import Subset
 
 

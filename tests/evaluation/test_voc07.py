@@ -7,8 +7,8 @@ import pytest
 import torch
 from rich.console import Console
 
-from imsvd.datasets.palette import SHAPES
-from imsvd.datasets.scene_files import write_scenes
+from imsvd.datasets.drawn.drawing import SHAPES
+from imsvd.datasets.drawn.scene_files import write_scenes
 from imsvd.datasets.voc import open_voc
 from imsvd.encoder import load
 from imsvd.errors import InputError

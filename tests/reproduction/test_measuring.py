@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from imsvd.datasets.scene_files import write_scenes
+from imsvd.datasets.drawn.scene_files import write_scenes
 from imsvd.errors import InputError
 from imsvd.evaluation.protocols import evaluate_coco, evaluate_voc07
 from imsvd.evaluation.results import read_results

@@ -26,7 +26,7 @@ def scenes(
     layout: Annotated[str, typer.Option("--format", help="coco or voc.")] = "coco",
 ) -> None:
     """Draw scenes of several shapes with boxes and masks, to try detection and VOC07 on."""
-    from imsvd.datasets.scene_files import write_scenes  # noqa: PLC0415
+    from imsvd.datasets.drawn.scene_files import write_scenes  # noqa: PLC0415
 
     write_scenes(folder, images=images, size=size, seed=seed, layout=layout, console=console)
     console.print(f"{images} + {images // 2} scenes: {folder}", highlight=False)

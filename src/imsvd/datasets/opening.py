@@ -12,12 +12,12 @@ from imsvd.datasets.arrow_files import (
     open_parquet,
     open_saved_dataset,
 )
+from imsvd.datasets.drawn.shapes import MIN_SIZE, ShapesSource
 from imsvd.datasets.folder import ImageFolderSource, require_folder
 from imsvd.datasets.named import NAMED, Split
 from imsvd.datasets.names import NoImagesError, is_hidden
 from imsvd.datasets.path_list import open_list
 from imsvd.datasets.patterns import expand, is_pattern
-from imsvd.datasets.shapes import MIN_SIZE, ShapesSource
 from imsvd.datasets.source import ImageSource
 from imsvd.datasets.splits import TEST_NAMES, Parts, open_split
 from imsvd.datasets.stream import is_remote, is_shard_folder, open_stream

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.markup import escape
 
-from imsvd.datasets.scene_files import write_scenes
+from imsvd.datasets.drawn.scene_files import write_scenes
 from imsvd.encoder import load
 from imsvd.errors import InputError
 from imsvd.evaluation.classification import adapted, open_labeled

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from imsvd.datasets.masks import run_lengths
+from imsvd.datasets.drawn.masks import run_lengths
 from imsvd.evaluation.coco.segmentation import (
     Segmentation,
     check_segmentation,

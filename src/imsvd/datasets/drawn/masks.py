@@ -1,7 +1,7 @@
-"""A mask as annotations spell it: its box, its outline as polygons, its run lengths.
+"""Masks as annotations describe them: bounding boxes, polygons and run lengths.
 
-Coordinates are those of COCO: x to the right, y downwards, pixel (x, y) covering the square from
-(x, y) to (x + 1, y + 1).
+Coordinates are COCO's: x to the right, y down; pixel (x, y) covers the square from (x, y) to
+(x + 1, y + 1).
 """
 
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ Point = tuple[int, int]
 
 
 class Box(NamedTuple):
-    """The pixels from `left` up to but without `right`, `top` up to but without `bottom`."""
+    """The pixels from `left` to `right` and `top` to `bottom`, upper ends excluded."""
 
     left: int
     top: int
@@ -23,13 +23,13 @@ class Box(NamedTuple):
 
 
 def bounding_box(mask: Mask) -> Box:
-    """The smallest box around the pixels of `mask` (height, width), of which there is at least one."""
+    """Return the smallest box around a mask (height, width) of at least one pixel."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     return Box(int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)
 
 
 def run_lengths(mask: Mask) -> dict[str, Any]:
-    """COCO's uncompressed RLE: pixels off, on, off, …, column by column from the left."""
+    """Return COCO's uncompressed RLE: runs of pixels off, on, off, …, column by column."""
     pixels = mask.ravel(order="F")
     changes = np.flatnonzero(pixels[1:] != pixels[:-1]) + 1
     counts = np.diff(np.concatenate(([0], changes, [pixels.size]))).tolist()
@@ -37,10 +37,10 @@ def run_lengths(mask: Mask) -> dict[str, Any]:
 
 
 def polygons(mask: Mask) -> list[list[int]] | None:
-    """The outlines of `mask` along the edges of its pixels, [x, y, x, y, …] for every part.
+    """Trace the edges of a mask, [x, y, x, y, …] for every part.
 
-    Filled again, they give exactly the mask. None if a part has a hole, which COCO's polygons
-    cannot say. Pixels that touch only at a corner are separate parts.
+    Filling the polygons gives exactly the mask. Returns None if a part has a hole, which COCO's
+    polygons cannot express. Pixels that touch only at a corner belong to separate parts.
     """
     loops = _loops(_boundary(mask))
     if any(_signed_area(loop) < 0 for loop in loops):
@@ -49,16 +49,16 @@ def polygons(mask: Mask) -> list[list[int]] | None:
 
 
 def segmentation(mask: Mask) -> list[list[int]] | dict[str, Any]:
-    """Polygons where they can say it, else run lengths."""
+    """Return polygons, or run lengths if the mask has holes."""
     outlines = polygons(mask)
     return run_lengths(mask) if outlines is None else outlines
 
 
 def _boundary(mask: Mask) -> dict[Point, list[Point]]:
-    """Every unit step along an edge, by where it starts, the inside to the right of the walker."""
+    """Return all unit steps along edges, by starting point, with the inside on the right."""
     padded = np.pad(mask, 1)
     inside = padded[1:-1, 1:-1]
-    # For every side of a pixel: the neighbor across it, and the corners the step leads between.
+    # For each side of a pixel: the neighbor across it, and the start and end of the step.
     sides = (
         (padded[:-2, 1:-1], (0, 0), (1, 0)),
         (padded[1:-1, 2:], (1, 0), (1, 1)),
@@ -73,7 +73,7 @@ def _boundary(mask: Mask) -> dict[Point, list[Point]]:
 
 
 def _loops(steps: dict[Point, list[Point]]) -> list[list[Point]]:
-    """Join all steps to closed walks; where two cross, each turns right and stays with its part."""
+    """Join all steps into closed loops; where two meet, each turns right and stays with its part."""
     loops = []
     while steps:
         start = next(iter(steps))
@@ -87,7 +87,7 @@ def _loops(steps: dict[Point, list[Point]]) -> list[list[Point]]:
 
 
 def _take(steps: dict[Point, list[Point]], here: Point, before: Point | None) -> Point:
-    """Remove and return the step to go on with from `here`."""
+    """Remove and return the next step from `here`."""
     ways = steps[here]
     right = None if before is None else _right_turn(before, here)
     chosen = right if right in ways else ways[0]
@@ -98,7 +98,7 @@ def _take(steps: dict[Point, list[Point]], here: Point, before: Point | None) ->
 
 
 def _would_continue(steps: dict[Point, list[Point]], before: Point, here: Point) -> bool:
-    """Whether a walk that is back at its start only touches itself there."""
+    """Return whether a loop that is back at its start only touches itself there."""
     return _right_turn(before, here) in steps.get(here, [])
 
 
@@ -108,7 +108,7 @@ def _right_turn(before: Point, here: Point) -> Point:
 
 
 def _corners(loop: list[Point]) -> list[Point]:
-    """A closed walk without the points where it goes straight on."""
+    """Drop the points at which a loop does not turn."""
     around = zip(loop[-1:] + loop[:-1], loop, loop[1:] + loop[:1], strict=True)
     return [
         here
@@ -118,6 +118,6 @@ def _corners(loop: list[Point]) -> list[Point]:
 
 
 def _signed_area(loop: list[Point]) -> float:
-    """The area enclosed; negative if the outside is, as around a hole."""
+    """Return the enclosed area, negative for the outline of a hole."""
     x, y = np.array(loop).T
     return float(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2

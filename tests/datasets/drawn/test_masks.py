@@ -6,7 +6,7 @@ from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 from pycocotools import mask as coco
 
-from imsvd.datasets.masks import bounding_box, polygons, run_lengths, segmentation
+from imsvd.datasets.drawn.masks import bounding_box, polygons, run_lengths, segmentation
 from tests.oracles.masks import fill_polygon, fill_run_lengths
 
 Mask = NDArray[np.bool_]

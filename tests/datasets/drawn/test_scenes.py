@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from imsvd.datasets.masks import bounding_box
-from imsvd.datasets.palette import SHAPES
-from imsvd.datasets.scenes import MAX_OBJECTS, Scene, draw_scene
+from imsvd.datasets.drawn.drawing import SHAPES
+from imsvd.datasets.drawn.masks import bounding_box
+from imsvd.datasets.drawn.scenes import MAX_OBJECTS, Scene, draw_scene
 
 FIRST = [
     ["cross", "square", "cross", "ring"],
@@ -19,12 +19,12 @@ def scenes() -> list[Scene]:
 
 def test_a_scene_follows_from_its_key_alone(scenes: list[Scene]) -> None:
     again = draw_scene("train", 7, 64)
-    assert (again.picture == scenes[7].picture).all()
+    assert (again.image == scenes[7].image).all()
     assert [item.category for item in again.objects] == [
         item.category for item in scenes[7].objects
     ]
     for other in (draw_scene("test", 7, 64), draw_scene("train", 7, 64, seed=1), scenes[8]):
-        assert (other.picture != again.picture).any()
+        assert (other.image != again.image).any()
 
 
 def test_the_first_scenes_stay_what_they_are(scenes: list[Scene]) -> None:
@@ -34,7 +34,7 @@ def test_the_first_scenes_stay_what_they_are(scenes: list[Scene]) -> None:
 
 def test_the_size_changes_the_pixels_only() -> None:
     small, large = draw_scene("train", 0, 64), draw_scene("train", 0, 128)
-    assert large.picture.shape == (3, 128, 128)
+    assert large.image.shape == (3, 128, 128)
     for one, other in zip(small.objects, large.objects, strict=True):
         assert one.category == other.category
         assert other.mask.mean() == pytest.approx(one.mask.mean(), rel=0.15)
@@ -79,7 +79,7 @@ def test_crowds_come_hindmost_and_now_and_then(scenes: list[Scene]) -> None:
 def test_the_edges_of_masks_are_edges_of_the_picture(scenes: list[Scene]) -> None:
     on, off = [], []
     for scene in scenes[:30]:
-        step = np.abs(np.diff(scene.picture.astype(int), axis=2)).sum(axis=0)
+        step = np.abs(np.diff(scene.image.astype(int), axis=2)).sum(axis=0)
         edge = np.zeros_like(step, dtype=bool)
         for item in scene.objects:
             edge |= item.mask[:, 1:] != item.mask[:, :-1]
@@ -89,5 +89,5 @@ def test_the_edges_of_masks_are_edges_of_the_picture(scenes: list[Scene]) -> Non
 
 
 def test_pictures_too_small_to_see_anything_are_refused() -> None:
-    with pytest.raises(ValueError, match="64 px or more, not 32"):
+    with pytest.raises(ValueError, match="at least 64 px wide, not 32"):
         draw_scene("train", 0, 32)

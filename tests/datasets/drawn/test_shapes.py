@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from imsvd.datasets.palette import BACKGROUND_COLORS, COLORS, SHAPES, TEXTURES
-from imsvd.datasets.shapes import ShapesSource
+from imsvd.datasets.drawn.drawing import BACKGROUND_COLORS, COLORS, SHAPES, TEXTURES
+from imsvd.datasets.drawn.shapes import ShapesSource
 
 MANY = ShapesSource(count=20_000)
 NAMES = tuple(MANY.attributes)
@@ -197,7 +197,7 @@ def test_any_size(size: int) -> None:
 
 
 def test_too_small_a_size_is_refused() -> None:
-    with pytest.raises(ValueError, match="16 px or more"):
+    with pytest.raises(ValueError, match="at least 16 px"):
         ShapesSource(size=15)
 
 

@@ -8,10 +8,10 @@ from PIL import Image
 from pycocotools.coco import COCO
 
 from imsvd.datasets import open_source
-from imsvd.datasets.masks import bounding_box
-from imsvd.datasets.palette import SHAPES
-from imsvd.datasets.scene_files import write_scenes
-from imsvd.datasets.scenes import draw_scene
+from imsvd.datasets.drawn.drawing import SHAPES
+from imsvd.datasets.drawn.masks import bounding_box
+from imsvd.datasets.drawn.scene_files import write_scenes
+from imsvd.datasets.drawn.scenes import draw_scene
 from imsvd.errors import InputError
 from tests.training.tiny import CommandLine
 
@@ -63,7 +63,7 @@ def test_pictures_are_the_scenes_and_ids_are_unique(coco: Path) -> None:
         ids += [entry["id"] for entry in content["images"]]
         first = content["images"][0]
         pixels = np.asarray(Image.open(coco / name / first["file_name"])).transpose(2, 0, 1)
-        drawn = draw_scene(split, 0, 64).picture
+        drawn = draw_scene(split, 0, 64).image
         assert np.abs(pixels.astype(int) - drawn).mean() < 8
     assert ids == list(range(1, 61))
 
@@ -124,13 +124,13 @@ def test_bad_requests_are_one_sentence(command: CommandLine, tmp_path: Path) -> 
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "notes.txt").write_text("mine")
-    command.refuses(["scenes", str(mine)], "holds something that is not scenes", "new folder")
-    command.refuses(["scenes", str(mine / "notes.txt")], "holds something that is not scenes")
+    command.refuses(["scenes", str(mine)], "not an empty folder", "new folder")
+    command.refuses(["scenes", str(mine / "notes.txt")], "not an empty folder")
     new = str(tmp_path / "new")
-    command.refuses(["scenes", new, "--size", "32"], "size of 64 or more, not 32")
-    command.refuses(["scenes", new, "--images", "0"], "images of 8 or more, not 0")
-    command.refuses(["scenes", new, "--seed=-1"], "seed of 0 or more")
-    command.refuses(["scenes", new, "--format", "yolo"], "no format 'yolo'", "coco or voc")
+    command.refuses(["scenes", new, "--size", "32"], "size must be 64 or more for scenes, not 32")
+    command.refuses(["scenes", new, "--images", "0"], "images must be 8 or more for scenes, not 0")
+    command.refuses(["scenes", new, "--seed=-1"], "seed must be 0 or more")
+    command.refuses(["scenes", new, "--format", "yolo"], "unknown format 'yolo'", "coco or voc")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine"]
     assert command(["scenes", new, "--images", "8", "--size", "64"]) == 0
     assert "8 + 4 scenes" in command.out

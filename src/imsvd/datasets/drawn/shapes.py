@@ -1,9 +1,9 @@
-"""The built-in dataset: shapes drawn on demand, with every factor of every picture known.
+"""The built-in dataset `shapes`: one shape per image, with all generating factors known.
 
-A picture follows from (seed, split, index) alone. Shape, texture, color, size, position,
-rotation, background and background color are drawn independently of one another, so each can be
-asked for on its own. Rotation stays within ±30°, short of the symmetry of any shape; on a plain
-circle or ring it cannot be seen, and nothing could be.
+An image depends on (seed, split, index) alone. Shape, texture, color, size, position, rotation,
+background and background color are drawn independently, so each can be studied separately.
+Rotation stays within ±30°, less than the symmetry of any shape; a solid circle or ring does not
+show it.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from imsvd.datasets.drawing import Scenes, draw
-from imsvd.datasets.palette import (
+from imsvd.datasets.drawn.drawing import (
     BACKGROUND_COLORS,
     BACKGROUNDS,
     COLORS,
@@ -24,13 +23,15 @@ from imsvd.datasets.palette import (
     SHAPES,
     SIZES,
     TEXTURES,
+    Figures,
+    draw,
 )
 from imsvd.datasets.source import ImageSource, hash_listing
 
 MIN_SIZE = 16
 _COUNTS = {"train": 6000, "test": 2000}
 
-# The order numbers the random streams: a new factor goes to the end, or all pictures change.
+# The order numbers the random streams: add new factors at the end, or all images change.
 _FACTORS: dict[str, tuple[str, ...]] = {
     "shape": SHAPES,
     "texture": TEXTURES,
@@ -41,12 +42,12 @@ _FACTORS: dict[str, tuple[str, ...]] = {
     "background": BACKGROUNDS,
     "background_color": tuple(BACKGROUND_COLORS),
 }
-# Streams for what varies within a factor's value.
+# Random streams for the variation within a value of a factor.
 _VARIATIONS = ("radius", "x", "y", "angle", "phase", "tint", "slope", "spread")
 
 
 class ShapesSource(ImageSource):
-    """`count` square pictures, `size` pixels wide; labels are the shapes."""
+    """`count` square images, `size` pixels wide; labels are the shapes."""
 
     def __init__(
         self,
@@ -56,7 +57,7 @@ class ShapesSource(ImageSource):
         seed: int = 0,
     ) -> None:
         if size < MIN_SIZE:
-            raise ValueError(f"shapes are drawn at {MIN_SIZE} px or more, not {size}")
+            raise ValueError(f"shapes must be at least {MIN_SIZE} px wide, not {size}")
         self.split = split
         self.count = _COUNTS[split] if count is None else count
         self.pixels = size
@@ -73,47 +74,48 @@ class ShapesSource(ImageSource):
         return self.count
 
     def read(self, index: int) -> Tensor:
-        """The picture, uint8 (3, size, size) RGB."""
+        """Draw one image, uint8 (3, size, size) RGB."""
         return self.render([index])[0]
 
     def read_many(self, indices: Sequence[int]) -> list[Tensor]:
-        """Several pictures, each (3, size, size), drawn together."""
+        """Draw several images at once, (3, size, size) each."""
         return list(self.render(indices))
 
     def render(self, indices: Sequence[int]) -> Tensor:
-        """Draw pictures, uint8 (len(indices), 3, size, size); each is the same in any company."""
+        """Draw images, uint8 (len(indices), 3, size, size)."""
         for index in indices:
             self.require_index(index)
         keys = self._keys(np.asarray(indices, dtype=np.int64))
-        return torch.from_numpy(draw(_sample_scenes(keys), self.pixels))
+        return torch.from_numpy(draw(_sample_figures(keys), self.pixels))
 
     def size(self, index: int) -> tuple[int, int]:
-        """(height, width), the same for all."""
+        """Return (height, width), the same for all."""
         self.require_index(index)
         return self.pixels, self.pixels
 
     def identity(self, index: int) -> str:
-        """Such as "shapes/train/17"."""
+        """Return a name such as "shapes/train/17"."""
         self.require_index(index)
         return f"shapes/{self.split}/{index}"
 
     def fingerprint(self) -> str:
-        """Hash of the arguments, from which all else follows."""
+        """Return a hash of the arguments, which determine everything else."""
         return hash_listing(
             [f"shapes {self.split} {self.count} {self.pixels} {self.seed}".encode()]
         )
 
     def _keys(self, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """One 64-bit key per picture, (n,): even numbers train, odd ones test, never the same.
+        """Return one 64-bit key per image, (n,).
 
-        The mixing is one-to-one, so that pictures of one seed share no key.
+        Training images get even numbers and test images odd ones; the mixing is one-to-one, so no
+        two images of a seed share a key.
         """
         numbers = indices.astype(np.uint64) * np.uint64(2) + np.uint64(self.split == "test")
         return _mix(numbers ^ _mix(np.array([self.seed % 2**64], dtype=np.uint64)))
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's one-to-one scrambling of 64-bit numbers; products wrap round on purpose."""
+    """Scramble 64-bit numbers one-to-one (SplitMix64); products overflow on purpose."""
     z = values + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -121,22 +123,22 @@ def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _uniform(keys: NDArray[np.uint64], stream: str) -> NDArray[np.float64]:
-    """Numbers in [0, 1), (n,): the same for a key and a stream, whatever else is drawn."""
+    """Return numbers in [0, 1), (n,), that depend on the key and the stream alone."""
     number = [*_FACTORS, *_VARIATIONS].index(stream) + 1
     bits = _mix(_mix(keys) + np.uint64(number)) >> np.uint64(11)
     return bits.astype(np.float64) * 2.0**-53
 
 
 def _sample_factors(keys: NDArray[np.uint64]) -> dict[str, NDArray[np.int64]]:
-    """The value of every factor, each (n,)."""
+    """Draw the value of every factor, (n,) each."""
     return {
         name: (_uniform(keys, name) * len(values)).astype(np.int64)
         for name, values in _FACTORS.items()
     }
 
 
-def _sample_scenes(keys: NDArray[np.uint64]) -> Scenes:
-    """All there is to know about the pictures, each field of length n."""
+def _sample_figures(keys: NDArray[np.uint64]) -> Figures:
+    """Draw everything that determines the images."""
     factors = _sample_factors(keys)
     row, column = np.divmod(factors["position"], 3)
 
@@ -146,7 +148,7 @@ def _sample_scenes(keys: NDArray[np.uint64]) -> Scenes:
         low, high = np.asarray(bounds)[factors[name]].T
         return np.asarray(low + (high - low) * _uniform(keys, stream))
 
-    return Scenes(
+    return Figures(
         shape=factors["shape"],
         texture=factors["texture"],
         color=factors["color"],
