@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from imsvd.compare import Candidate, compare_methods, plan
+from imsvd.compare import Candidate, Variant, choose_variants, compare_methods, plan, read_variant
 from imsvd.config import Config, override
 from imsvd.errors import InputError
-from imsvd.grid import job as job_module
-from imsvd.grid import runner
-from imsvd.grid.plan import Job
-from imsvd.grid.report import EQUAL, Comparison
-from imsvd.grid.variant import choose_variants
+from imsvd.grid import runner, worker
+from imsvd.grid.comparison import EQUAL, Comparison
+from imsvd.grid.jobs import Job
 from imsvd.methods import METHODS
 from imsvd.recipes import RECIPES, recipe
 from imsvd.recipes.method_recipes import METHOD_RECIPES
@@ -88,6 +86,38 @@ def test_a_variant_differs_from_its_method_in_what_it_names() -> None:
     assert candidate.jobs[0].config.method.model_dump()["off_diagonal_weight"] == 3
 
 
+def test_commas_inside_a_value_belong_to_it() -> None:
+    found = read_variant("wide = imsvd, method.projector=[64, 128],optimizer.betas=[0.9,0.95]")
+    settings = ("method.projector=[64, 128]", "optimizer.betas=[0.9,0.95]")
+    assert found == Variant("wide", "imsvd", settings)
+
+
+@pytest.mark.parametrize("text", ["", "soft", "soft=imsvd", "=imsvd,method.units=8", "soft=,a=1"])
+def test_what_is_no_variant_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="is not NAME=METHOD,KEY=VALUE"):
+        read_variant(text)
+
+
+@pytest.mark.parametrize("name", ["a|b", "[bold]", "$x$", "two words", "-a"])
+def test_a_name_is_plain(name: str) -> None:
+    with pytest.raises(InputError, match="is not a valid name"):
+        read_variant(f"{name}=imsvd,method.units=8")
+
+
+@pytest.mark.parametrize("name", ["vicreg", "untrained", "twice"])
+def test_a_name_stands_for_one_thing(name: str) -> None:
+    texts = ["twice=imsvd,method.units=8", f"{name}=imsvd,method.units=16"]
+    with pytest.raises(InputError, match="a name that is taken"):
+        choose_variants(["imsvd"], texts)
+
+
+def test_all_methods_are_compared_unless_something_is_named() -> None:
+    assert [variant.name for variant in choose_variants([], [])] == list(METHODS)
+    (only,) = choose_variants([], ["soft=imsvd,method.units=8"])
+    assert only.name == "soft"
+    assert choose_variants(["byol", "byol"], []) == [Variant("byol", "byol")]
+
+
 def test_phases_of_methods_keep_their_share_of_a_shorter_training() -> None:
     def phase(method: str, name: str, *settings: str) -> int:
         (_, candidate) = plan_shapes(method, lr_factors=(1,), settings=settings)
@@ -138,7 +168,7 @@ def test_unusable_choices(command: CommandLine, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
     for place in (file, file / "below"):
-        command.refuses([*base[:-1], str(place)], f"{place} cannot be a folder", "another --out")
+        command.refuses([*base[:-1], str(place)], f"{place} cannot hold runs", "another --out")
     assert not (tmp_path / "out").exists()
 
 
@@ -165,7 +195,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def run_here(job: Job, folder: Path, parallel: int, lock: int) -> Ended:
         names.append(job.name.rpartition("-")[0])
         try:
-            job_module.run_job(folder, trained=job.trained, parallel=parallel, console=QUIET)
+            worker.run_job(folder, trained=job.trained, parallel=parallel, console=QUIET)
         except InputError as error:
             (folder / "failure.txt").write_text(str(error))
             return Ended(2)
@@ -334,7 +364,7 @@ def test_a_grid_that_is_killed_and_interrupted_goes_on(
     running.send(signal.SIGINT)
     assert running.wait() == 130
     assert "Stopped and saved at step" in (second / "output.txt").read_text()
-    assert "run the same command to go on" in said.read_text()
+    assert "run the same command to resume" in said.read_text()
     assert "3 of 4 runs are finished" in (out / "comparison.md").read_text()
 
     assert server(command, said).wait() == 0

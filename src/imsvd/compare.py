@@ -1,7 +1,8 @@
-"""`imsvd compare`: several methods on the same data, backbone, budget and seeds; one table, one plot."""
+"""`imsvd compare`: methods on the same data, backbone, budget and seeds, in one table and plot."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,34 +12,53 @@ from rich.markup import escape
 from rich.table import Table
 
 from imsvd.api import configure
-from imsvd.config import Config, parse_config, require_every_phase
-from imsvd.datasets import open_source
+from imsvd.config import Config, method_settings_class, parse_config, require_every_phase
 from imsvd.errors import InputError
-from imsvd.grid.choices import check_seeds, check_settings
-from imsvd.grid.plan import Job, unique
-from imsvd.grid.report import EQUAL, Comparison, notes, write_comparison
-from imsvd.grid.runner import Standing, run_folder, run_grid
-from imsvd.grid.table import Entry, Row, cells, header, measures_of
-from imsvd.grid.variant import Variant, choose_variants
+from imsvd.grid.comparison import (
+    EQUAL,
+    ComparedRun,
+    Comparison,
+    Row,
+    columns_of,
+    header,
+    notes,
+    write_comparison,
+)
+from imsvd.grid.jobs import Job, check_data, check_seeds, check_settings, run_folder, unique
+from imsvd.grid.runner import GridState, run_grid
+from imsvd.methods import METHODS
 from imsvd.progress import counted
 from imsvd.recipes.phases import override_in_proportion
 
 LR_FACTORS = (0.33, 1.0, 3.0)
-"""Every method is tried with its recipe's learning rate times each of these."""
+"""Factors of the recipe's learning rate that every method is trained with."""
 
-DECIDED_ELSEWHERE = {"seed": "--seeds", "method.name": "--methods", "data.source": "DATA"}
-"""Settings that differ between the runs, and where they are given."""
+VARIED = {"seed": "--seeds", "method.name": "--methods", "data.source": "DATA"}
+"""Settings that vary between runs, and the options that control them."""
+
+VARIANT_SETTINGS = ("method.", "optimizer.")
+"""Settings that a variant may change; all others are the same for the whole comparison."""
+VARIANT_NAME = r"[A-Za-z0-9][A-Za-z0-9_.+-]*"
+"""Free of characters that a terminal, Markdown or a plot would interpret."""
+
+
+class Variant(NamedTuple):
+    """A method under its own name, or with changed settings under another name."""
+
+    name: str
+    method: str
+    settings: tuple[str, ...] = ()
 
 
 class Candidate(NamedTuple):
-    """A method or variant with one learning rate, and its jobs, one per seed."""
+    """A variant with one learning rate: one job per seed."""
 
     method: str
     lr: float | None
     jobs: tuple[Job, ...]
 
 
-def compare_methods(  # noqa: PLR0913 - one call that says all there is to say, by keyword
+def compare_methods(  # noqa: PLR0913 - the public interface, by keyword
     data: str | Path,
     out: str | Path,
     *,
@@ -55,22 +75,21 @@ def compare_methods(  # noqa: PLR0913 - one call that says all there is to say, 
 ) -> Comparison:
     """Train and evaluate methods alike; write comparison.md, .csv, .json and accuracy.png to `out`.
 
-    Runs that `out` already holds are not repeated. Of several learning rates, each method shows the
-    one that is best on held-out training images.
+    Runs that `out` already holds are not repeated. The learning rate of each method is selected on
+    held-out training images.
 
     Args:
         data: labeled images with a training and a test split.
         out: folder for the runs and the results.
-        methods: names of methods; all if neither these nor variants are given.
-        variants: methods with other settings under names of their own, such as
-            "soft=imsvd,method.standardize=true".
-        recipe: a name that `imsvd recipes` lists; chosen from the images and hardware if left out.
-        seeds: how many seeds, or which.
-        lr_factors: what each method's own learning rate is multiplied by, in turn.
-        epochs: epochs of every run, if not the recipe's.
-        knn_every: epochs between the checks while training that make the plot.
+        methods: method names; all methods if neither methods nor variants are given.
+        variants: methods with changed settings, such as "soft=imsvd,method.standardize=true".
+        recipe: a name listed by `imsvd recipes`; by default chosen from images and hardware.
+        seeds: number of seeds, or the seeds themselves.
+        lr_factors: factors of each method's own learning rate.
+        epochs: epochs of every run; by default the recipe's.
+        knn_every: epochs between the online kNN checks shown in the plot.
         settings: overrides for every method, such as "training.batch_size=64".
-        parallel: runs at a time, each with its share of the cores.
+        parallel: simultaneous runs; they share the cores.
         console: where to show progress; `Console(quiet=True)` shows nothing.
     """
     console, out = console or Console(), Path(out)
@@ -88,21 +107,15 @@ def compare_methods(  # noqa: PLR0913 - one call that says all there is to say, 
             *settings,
         ],
     )
-    # Seed by seed, so that a table of all methods is there as early as possible.
+    # Seed by seed, so that all methods appear in the table early.
     jobs = unique(job for jobs in zip(*(c.jobs for c in candidates), strict=True) for job in jobs)
     console.print(_summary(candidates, len(jobs)), highlight=False, soft_wrap=True)
 
-    def gathered(standing: Standing) -> Comparison:
-        return gather(candidates, standing, out, [v for v in compared if v.settings])
+    def report(state: GridState) -> None:
+        write_comparison(gather(candidates, state, out, compared), out)
 
-    standing = run_grid(
-        jobs,
-        out,
-        console,
-        parallel=parallel,
-        report=lambda standing: write_comparison(gathered(standing), out),
-    )
-    comparison = gathered(standing)
+    state = run_grid(jobs, out, console, parallel=parallel, report=report)
+    comparison = gather(candidates, state, out, compared)
     _show(comparison, console)
     return comparison
 
@@ -116,13 +129,16 @@ def plan(
     lr_factors: Sequence[float],
     settings: Sequence[str],
 ) -> list[Candidate]:
-    """Return what is to be run: the untrained encoder, then every method with every learning rate."""
-    _check_choices(seeds, lr_factors, settings)
+    """Return all candidates: the untrained encoder, then every variant with every learning rate."""
+    check_seeds(seeds)
+    if not lr_factors or min(lr_factors) <= 0:
+        raise InputError("--lr-factors must be positive numbers such as 0.33,1,3.")
+    check_settings(settings, VARIED)
     common = configure(data, recipe_name=recipe)
     candidates = []
     for name, method, differences in variants:
         own = configure(data, recipe_name=recipe, method=method)
-        # A method's recipe may ask for more epochs or another batch; here all get the same.
+        # A method's recipe may have other epochs or batches; a comparison equalizes them.
         alike = own.model_copy(update={group: getattr(common, group) for group in EQUAL})
         alike = override_in_proportion(alike, [*settings, *differences])
         require_every_phase(alike)
@@ -137,55 +153,79 @@ def plan(
 
 
 def gather(
-    candidates: Sequence[Candidate], standing: Standing, out: Path, variants: Sequence[Variant]
+    candidates: Sequence[Candidate], state: GridState, out: Path, variants: Sequence[Variant]
 ) -> Comparison:
-    """Return the results as far as the runs have come."""
+    """Return the results so far."""
 
-    def entry(candidate: Candidate, job: Job) -> Entry:
-        return Entry(
+    def compared_run(candidate: Candidate, job: Job) -> ComparedRun:
+        return ComparedRun(
             candidate.method,
             candidate.lr,
             job.config.seed,
             str(run_folder(out, job).relative_to(out)),
-            standing.outcomes.get(job),
-            standing.failures.get(job, ""),
+            state.outcomes.get(job),
+            state.failures.get(job, ""),
         )
 
-    return Comparison(
-        candidates[0].jobs[0].config,
-        [
-            Row(candidate.method, candidate.lr, tuple(entry(candidate, j) for j in candidate.jobs))
-            for candidate in candidates
-        ],
-        tuple(variants),
-    )
+    rows = [
+        Row(one.method, one.lr, tuple(compared_run(one, job) for job in one.jobs))
+        for one in candidates
+    ]
+    changed = {one.name: (one.method, *one.settings) for one in variants if one.settings}
+    return Comparison(candidates[0].jobs[0].config, rows, changed)
+
+
+def choose_variants(methods: Sequence[str], texts: Sequence[str]) -> list[Variant]:
+    """Return the named methods, then the variants; all methods if neither are given.
+
+    Args:
+        methods: method names.
+        texts: variants such as "soft=imsvd,method.standardize=true,method.joint=within".
+    """
+    names = methods if methods or texts else tuple(METHODS)
+    for method in names:
+        method_settings_class(method)  # rejects an unknown name
+    variants = [read_variant(text) for text in texts]
+    taken = {"untrained", *METHODS}
+    for variant in variants:
+        if variant.name in taken:
+            raise InputError(
+                f"--variant {variant.name}=… uses a name that is taken; choose another."
+            )
+        taken.add(variant.name)
+    return [*(Variant(name, name) for name in dict.fromkeys(names)), *variants]
+
+
+def read_variant(text: str) -> Variant:
+    """Parse NAME=METHOD,KEY=VALUE,…; values such as lists may contain commas."""
+    name, _, rest = text.partition("=")
+    method, *settings = (part.strip() for part in re.split(r",(?=\s*[a-z_.]+=)", rest))
+    name = name.strip()
+    if not name or not method or not settings:
+        raise InputError(
+            f"--variant {text!r} is not NAME=METHOD,KEY=VALUE,… such as "
+            "soft=imsvd,method.standardize=true,method.off_diagonal_weight=10."
+        )
+    if not re.fullmatch(VARIANT_NAME, name):
+        raise InputError(
+            f"--variant {name!r} is not a valid name; use letters, digits, '_', '-', '.' and '+'."
+        )
+    method_settings_class(method)
+    for setting in settings:
+        if not setting.startswith(VARIANT_SETTINGS):
+            raise InputError(
+                f"--variant {name} cannot change {setting.partition('=')[0]}, only method.* and "
+                "optimizer.*; use --set to change other settings for the whole comparison."
+            )
+    return Variant(name, method, tuple(settings))
 
 
 def _vary(config: Config, lr_factor: float, seed: int) -> Config:
     values = config.model_dump(mode="json")
     values["seed"] = seed
-    # Six digits: 0.33 × 0.003 is meant to be 0.00099.
+    # Rounded to six digits, so that 0.33 × 0.003 is 0.00099.
     values["optimizer"]["lr"] = float(f"{config.optimizer.lr * lr_factor:.6g}")
     return parse_config(values)
-
-
-def check_data(data: str | Path) -> None:
-    """Refuse data without labels or test images before anything is trained."""
-    for split in ("train", "test"):
-        if open_source(data, split).labels is None:
-            raise InputError(
-                f"{data} has no labels in its {split} split, and a comparison is made by them; "
-                "use one sub-folder per class."
-            )
-
-
-def _check_choices(
-    seeds: Sequence[int], lr_factors: Sequence[float], settings: Sequence[str]
-) -> None:
-    check_seeds(seeds)
-    if not lr_factors or min(lr_factors) <= 0:
-        raise InputError("--lr-factors must be positive numbers such as 0.33,1,3.")
-    check_settings(settings, DECIDED_ELSEWHERE)
 
 
 def _summary(candidates: Sequence[Candidate], runs: int) -> str:
@@ -195,21 +235,21 @@ def _summary(candidates: Sequence[Candidate], runs: int) -> str:
     seeds = len(trained[0].jobs)
     return (
         f"Comparing {', '.join(names)}: {counted(rates, 'learning rate')} × {counted(seeds, 'seed')} "
-        f"each, and the untrained encoder; {counted(runs, 'run')}."
+        f"each, plus the untrained encoder: {counted(runs, 'run')}."
     )
 
 
 def _show(comparison: Comparison, console: Console) -> None:
-    """Print the table without the columns that a terminal has no room for."""
-    measures = measures_of(comparison.rows)
-    titles = [title.removesuffix(", %").removesuffix(" parameters") for title in header(measures)]
-    left_out = (titles.index("seeds"), titles.index("hold-out"))
+    """Print the table without the columns for which a terminal has no room."""
+    columns = columns_of(comparison.rows)
+    titles = [title.removesuffix(", %").removesuffix(" parameters") for title in header(columns)]
+    hidden = (titles.index("seeds"), titles.index("hold-out"))
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, title="Test accuracies in %")
     for number, title in enumerate(titles):
-        if number not in left_out:
+        if number not in hidden:
             table.add_column(title, justify="right" if number else "left", overflow="fold")
     for row in comparison.rows:
-        table.add_row(*(cell for n, cell in enumerate(cells(row, measures)) if n not in left_out))
+        table.add_row(*(cell for n, cell in enumerate(row.cells(columns)) if n not in hidden))
     console.print(table)
     for note in notes(comparison):
         console.print(escape(note), style="dim", highlight=False, soft_wrap=True)

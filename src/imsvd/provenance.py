@@ -1,4 +1,4 @@
-"""Where and how numbers came about."""
+"""Provenance of measured numbers: command, commit, hardware, versions and date."""
 
 import os
 import platform
@@ -12,9 +12,10 @@ import torch
 
 
 def environment() -> dict[str, str]:
-    """Return command, commit, processor, versions and date."""
+    """Return the command, commit, processor, versions and date of this process."""
+    program = Path(sys.argv[0]).name.replace("__main__.py", "imsvd")
     return {
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": shlex.join([program, *sys.argv[1:]]),
         "commit": _commit(),
         "cpu": f"{_cpu()}, {os.cpu_count()} cores",
         "torch": str(torch.__version__),

@@ -11,9 +11,8 @@ import traceback
 from pathlib import Path
 
 from imsvd import compare
-from imsvd.grid import job as job_module
-from imsvd.grid import runner
-from imsvd.grid.plan import Job
+from imsvd.grid import runner, worker
+from imsvd.grid.jobs import Job
 from tests.training import forking
 from tests.training.processes import ENVIRONMENT, ROOT, ForkingServer
 
@@ -75,8 +74,8 @@ def fork_child(job: Job, folder: Path, parallel: int, lock: int) -> ForkedChild:
         for source, target in ((reading, 0), (output, 1), (output, 2)):
             os.dup2(source, target)
         untrained = [] if job.trained else ["--untrained"]
-        sys.argv = ["job", str(folder), "--parallel", str(parallel), *untrained]
-        job_module.main()
+        sys.argv = ["worker", str(folder), "--parallel", str(parallel), *untrained]
+        worker.main()
         code = 0
     except SystemExit as stop:
         code = int(stop.code or 0)

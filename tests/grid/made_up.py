@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from imsvd.grid.outcome import CurvePoint, Outcome
+from imsvd.grid.jobs import CurvePoint, Outcome
 
 DATA = "train-test"
 

@@ -12,9 +12,8 @@ from rich.console import Console
 
 from imsvd.errors import InputError, Interrupted
 from imsvd.grid import runner
-from imsvd.grid.outcome import data_fingerprint, read_outcome, write_outcome
-from imsvd.grid.plan import Job
-from imsvd.grid.runner import Standing, explain_failure, run_folder, run_grid, threads_per_run
+from imsvd.grid.jobs import Job, data_fingerprint, read_outcome, run_folder, write_outcome
+from imsvd.grid.runner import GridState, explain_failure, run_grid, threads_per_run
 from tests.grid import made_up, small
 from tests.training import tiny
 
@@ -70,19 +69,19 @@ def children(monkeypatch: pytest.MonkeyPatch) -> Children:
 
 
 def run(
-    out: Path, jobs: list[Job] = JOBS, report: Callable[[Standing], None] = lambda _: None
-) -> tuple[Standing, str]:
+    out: Path, jobs: list[Job] = JOBS, report: Callable[[GridState], None] = lambda _: None
+) -> tuple[GridState, str]:
     text = io.StringIO()
-    standing = run_grid(jobs, out, Console(file=text, width=200), report=report)
-    return standing, text.getvalue()
+    state = run_grid(jobs, out, Console(file=text, width=200), report=report)
+    return state, text.getvalue()
 
 
 def test_what_is_finished_is_not_repeated(children: Children, tmp_path: Path) -> None:
     run(tmp_path, JOBS[:2])
-    standing, said = run(tmp_path)
+    state, said = run(tmp_path)
     assert children.started == JOBS
-    assert [standing.outcomes[job].hold_out for job in JOBS] == [0, 1, 2]
-    assert "[3/3] imsvd, lr 0.003, seed 2: begins" in said
+    assert [state.outcomes[job].hold_out for job in JOBS] == [0, 1, 2]
+    assert "[3/3] imsvd, lr 0.003, seed 2: started" in said
     assert "[3/3] imsvd, lr 0.003, seed 2: kNN-20 50.0" in said
     assert "seed 0" not in said
 
@@ -109,13 +108,13 @@ def test_an_outcome_on_other_images_is_made_again(children: Children, tmp_path: 
 
 def test_a_failure_stops_nothing_and_is_tried_again(children: Children, tmp_path: Path) -> None:
     children.codes[JOBS[1]] = -signal.SIGKILL
-    standing, said = run(tmp_path)
-    assert set(standing.outcomes) == {JOBS[0], JOBS[2]}
-    assert "SIGKILL" in standing.failures[JOBS[1]]
-    assert "imsvd, lr 0.003, seed 1 failed: its process was ended by SIGKILL" in said
+    state, said = run(tmp_path)
+    assert set(state.outcomes) == {JOBS[0], JOBS[2]}
+    assert "SIGKILL" in state.failures[JOBS[1]]
+    assert "imsvd, lr 0.003, seed 1 failed: its process was killed by SIGKILL" in said
     children.codes.clear()
-    standing, _ = run(tmp_path)
-    assert standing.failures == {}
+    state, _ = run(tmp_path)
+    assert state.failures == {}
     assert children.started == [*JOBS, JOBS[1]]
 
 
@@ -123,16 +122,16 @@ def test_an_end_without_outcome_is_a_failure(
     children: Children, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "start_child", lambda *_: Ended(0))
-    standing, _ = run(tmp_path, JOBS[:1])
-    assert "exit code 0" in standing.failures[JOBS[0]]
+    state, _ = run(tmp_path, JOBS[:1])
+    assert "exit code 0" in state.failures[JOBS[0]]
 
 
 def test_a_folder_in_the_way_is_a_failure_of_that_run(children: Children, tmp_path: Path) -> None:
     folder = run_folder(tmp_path, JOBS[0])
     folder.mkdir(parents=True)
     (folder / "notes.txt").write_text("mine")
-    standing, _ = run(tmp_path)
-    assert "not a run" in standing.failures[JOBS[0]]
+    state, _ = run(tmp_path)
+    assert "not a run" in state.failures[JOBS[0]]
     assert children.started == JOBS[1:]
 
 
@@ -161,8 +160,8 @@ def test_several_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         return at_work[-1]
 
     monkeypatch.setattr(runner, "start_child", start)
-    standing = run_grid(JOBS, tmp_path, Console(quiet=True), parallel=2, report=lambda _: None)
-    assert len(standing.outcomes) == 3
+    state = run_grid(JOBS, tmp_path, Console(quiet=True), parallel=2, report=lambda _: None)
+    assert len(state.outcomes) == 3
     assert most == 2
     with pytest.raises(InputError, match="parallel=0"):
         run_grid(JOBS, tmp_path, Console(quiet=True), parallel=0, report=lambda _: None)
@@ -183,7 +182,7 @@ def test_a_signal_is_passed_on_and_ends_the_grid(
         run_grid(JOBS, tmp_path, Console(file=text), report=lambda _: None)
     assert stopped.value.exit_code == 130
     assert child.signals == [signal.SIGTERM]
-    assert "run the same command to go on" in text.getvalue()
+    assert "run the same command to resume" in text.getvalue()
 
 
 def test_a_run_that_ends_as_the_grid_is_stopped_is_taken_in(
@@ -216,8 +215,8 @@ def test_two_grids_do_not_share_a_folder(
 ) -> None:
     monkeypatch.setattr(runner, "LOCK_SECONDS", 0.05)
 
-    def second(_: Standing) -> None:
-        with pytest.raises(InputError, match="another grid is at work"):
+    def second(_: GridState) -> None:
+        with pytest.raises(InputError, match="another process is using"):
             run(tmp_path)
 
     run(tmp_path, JOBS[:1], report=second)
@@ -225,9 +224,9 @@ def test_two_grids_do_not_share_a_folder(
 
 
 def test_failures_are_explained(tmp_path: Path) -> None:
-    assert "perhaps memory was short" in explain_failure(tmp_path, -signal.SIGKILL)
-    assert "SIGTERM; the same command" in explain_failure(tmp_path, -signal.SIGTERM)
-    assert f"exit code 3; {tmp_path / 'output.txt'}" in explain_failure(tmp_path, 3)
+    assert "possibly out of memory" in explain_failure(tmp_path, -signal.SIGKILL)
+    assert "SIGTERM; run the same command" in explain_failure(tmp_path, -signal.SIGTERM)
+    assert f"exit code 3; see {tmp_path / 'output.txt'}" in explain_failure(tmp_path, 3)
     (tmp_path / "failure.txt").write_text("lower optimizer.lr.")
     assert explain_failure(tmp_path, 2) == "lower optimizer.lr."
 
@@ -243,9 +242,9 @@ def test_cores_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_real_process_measures_its_own_memory(tmp_path: Path) -> None:
     held = np.ones(1600 * 2**20, dtype=np.uint8)  # more than a run of this size takes
     job = Job(small.config(small.write_data(tmp_path / "data")))
-    standing, said = run(tmp_path, [job])
-    assert standing.failures == {}, said
-    outcome = standing.outcomes[job]
+    state, said = run(tmp_path, [job])
+    assert state.failures == {}, said
+    outcome = state.outcomes[job]
     assert read_outcome(run_folder(tmp_path, job), outcome.data) == outcome
     assert outcome.peak_memory is not None
     assert 100 * 2**20 < outcome.peak_memory < len(held)

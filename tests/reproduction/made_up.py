@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from imsvd.grid import runner
-from imsvd.grid.outcome import data_fingerprint, write_outcome
-from imsvd.grid.plan import Job
+from imsvd.grid.jobs import Job, data_fingerprint, write_outcome
 from imsvd.reproduction import showing
 from tests.grid import made_up
 from tests.grid.test_runner import Ended

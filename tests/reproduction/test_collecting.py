@@ -10,7 +10,7 @@ from rich.console import Console
 
 from imsvd.evaluation.linear import LINEAR_RECIPES
 from imsvd.evaluation.results import PAPER_SETTINGS, append_result
-from imsvd.grid.runner import run_folder
+from imsvd.grid.jobs import run_folder
 from imsvd.reproduction.collecting import collect, gather_full, training_costs
 from imsvd.reproduction.experiments import EXPERIMENTS, Experiment, Run, Setup
 from imsvd.reproduction.page import write_page

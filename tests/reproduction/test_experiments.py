@@ -6,7 +6,7 @@ from imsvd.api import configure
 from imsvd.config import Config
 from imsvd.errors import InputError
 from imsvd.explanations.parts import PARTS
-from imsvd.grid.plan import Job, unique
+from imsvd.grid.jobs import Job, unique
 from imsvd.methods import METHODS
 from imsvd.paper_numbers import paper_numbers
 from imsvd.recipes import recipe

@@ -8,7 +8,7 @@ import torch
 from rich.console import Console
 
 from imsvd.config import Config, override
-from imsvd.grid.plan import Job
+from imsvd.grid.jobs import Job
 from imsvd.methods import METHODS
 from imsvd.recipes import recipe
 from imsvd.reproduction import dry_run as module

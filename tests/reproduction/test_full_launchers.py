@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from imsvd.errors import InputError
-from imsvd.grid.plan import Job
+from imsvd.grid.jobs import Job
 from imsvd.reproduction.dry_run import smallest_form, smallest_settings
 from imsvd.reproduction.experiments import Setup, find_experiments
 from imsvd.reproduction.full_plan import FullPlan, plan_full

@@ -12,8 +12,7 @@ from imsvd.datasets.drawn.scene_files import write_scenes
 from imsvd.errors import InputError
 from imsvd.evaluation.protocols import evaluate_coco, evaluate_voc07
 from imsvd.evaluation.results import read_results
-from imsvd.grid.outcome import data_fingerprint, write_outcome
-from imsvd.grid.runner import run_folder
+from imsvd.grid.jobs import data_fingerprint, run_folder, write_outcome
 from imsvd.reproduction import measuring
 from imsvd.reproduction.experiments import EXPERIMENTS, Setup
 from imsvd.reproduction.measuring import (

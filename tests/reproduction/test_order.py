@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from imsvd.grid.table import Spread, spread
+from imsvd.grid.comparison import Spread, spread
 from imsvd.reproduction.order import Order, Point, Verdict, compare_order, pooled_deviations
 from tests.oracles.order import kendalls_tau
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from imsvd.grid.outcome import data_fingerprint
+from imsvd.grid.jobs import data_fingerprint
 from imsvd.reproduction.experiments import EXPERIMENTS, Setup
 from imsvd.reproduction.page import write_page
 from imsvd.reproduction.reproduce import reproduce

@@ -12,8 +12,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from imsvd.grid.plan import Job
-from imsvd.grid.runner import run_folder
+from imsvd.grid.jobs import Job, run_folder
 from imsvd.reproduction import measuring
 from imsvd.reproduction.experiments import EXPERIMENTS, Setup
 from imsvd.reproduction.report import read_result

@@ -1,1 +1,1 @@
-"""Many runs as one undertaking: planned, deduplicated, run, resumed and tabulated."""
+"""Many training runs as one resumable unit: planned, deduplicated, run in processes, tabulated."""

@@ -1,8 +1,8 @@
-"""Runs what is missing of a grid, each run in a process of its own, and can be killed at any moment.
+"""Runs the incomplete jobs of a grid, each in its own process; safe to kill at any time.
 
-OUT/runs/<job>/            a run folder, as `imsvd pretrain` writes it
-OUT/runs/<job>/output.txt  what its process printed
-OUT/runs/<job>/outcome.json   its result; a run that has one is not repeated
+OUT/runs/<job>/               a run folder, as `imsvd pretrain` writes it
+OUT/runs/<job>/output.txt     output of its process
+OUT/runs/<job>/outcome.json   its result; a run with an outcome is not repeated
 """
 
 from __future__ import annotations
@@ -22,48 +22,54 @@ from typing import Any, Protocol
 from rich.console import Console
 
 from imsvd.errors import InputError, Interrupted
-from imsvd.grid.display import GridDisplay
-from imsvd.grid.estimate import Underway, remaining_seconds
-from imsvd.grid.outcome import FAILURE, Outcome, data_fingerprint, read_outcome
-from imsvd.grid.plan import Job, unique
+from imsvd.grid.display import ActiveRun, GridDisplay, remaining_seconds
+from imsvd.grid.jobs import (
+    FAILURE,
+    Job,
+    Outcome,
+    data_fingerprint,
+    read_outcome,
+    run_folder,
+    unique,
+)
 from imsvd.runs import RunFolder
 from imsvd.training.interruption import StopRequest
 
 POLL_SECONDS = 0.2
 LOCK_SECONDS = 60
-"""How long to wait for the processes of a grid that was killed to notice and end."""
+"""Time for the processes of a killed grid to stop before a new one gives up."""
 
 
 class Child(Protocol):
-    """What the runner asks of the process of a run."""
+    """The part of `subprocess.Popen` that the runner uses."""
 
     def poll(self) -> int | None:
-        """Exit code, negative after a signal; None while it is at work."""
+        """Return the exit code, negative after a signal; None while running."""
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, if it is still at work."""
+        """Send a signal if the process is still running."""
 
     def wait(self) -> int:
-        """Exit code, when it has ended."""
+        """Wait for the end and return the exit code."""
 
 
 @dataclass
-class Standing:
-    """How far a grid is."""
+class GridState:
+    """Jobs, outcomes and failures so far."""
 
     jobs: list[Job]
     outcomes: dict[Job, Outcome] = field(default_factory=dict)
     failures: dict[Job, str] = field(default_factory=dict)
-    """Why runs failed; they are tried again when the grid is run again."""
+    """Reasons of failed runs, which are retried when the grid runs again."""
 
     @property
     def done(self) -> int:
-        """How many runs are over, well or not."""
+        """Number of runs that succeeded or failed."""
         return len(self.outcomes) + len(self.failures)
 
     @property
     def waiting(self) -> list[Job]:
-        """The jobs that are not over."""
+        """Jobs without outcome or failure."""
         return [job for job in self.jobs if job not in self.outcomes and job not in self.failures]
 
 
@@ -73,64 +79,59 @@ def run_grid(
     console: Console,
     *,
     parallel: int = 1,
-    report: Callable[[Standing], None],
-) -> Standing:
-    """Run the jobs that have no outcome yet, `parallel` at a time, and return how all of them ended.
+    report: Callable[[GridState], None],
+) -> GridState:
+    """Run all jobs without an outcome, `parallel` at a time, and return the final state.
 
-    `report` is called with the standing at the beginning and whenever a run is over.
+    `report` is called with the state at the start and after every run.
 
     Raises:
-        Interrupted: after Ctrl-C or SIGTERM, when the runs at work have saved.
+        Interrupted: after Ctrl-C or SIGTERM, once all active runs have saved.
     """
     if parallel < 1:
-        raise InputError(f"parallel={parallel} runs at a time are too few; choose 1 or more.")
+        raise InputError(f"parallel={parallel} is too small; choose 1 or more.")
     with _locked(out, console) as lock:
-        standing = _take_stock(unique(jobs), out)
-        report(standing)
-        with StopRequest() as stop, GridDisplay(console, len(standing.jobs)) as display:
-            _Runner(standing, out, lock, display, parallel, report).run(stop)
-    return standing
-
-
-def run_folder(out: Path, job: Job) -> Path:
-    """Return the folder of a job in the grid at `out`."""
-    return out / "runs" / job.name
+        state = _read_state(unique(jobs), out)
+        report(state)
+        with StopRequest() as stop, GridDisplay(console, len(state.jobs)) as display:
+            _Runner(state, out, lock, display, parallel, report).run(stop)
+    return state
 
 
 class _Runner:
-    """Starts jobs, watches them and takes their results in."""
+    """Starts jobs, watches them and collects their results."""
 
     def __init__(
         self,
-        standing: Standing,
+        state: GridState,
         out: Path,
         lock: int,
         display: GridDisplay,
         parallel: int,
-        report: Callable[[Standing], None],
+        report: Callable[[GridState], None],
     ) -> None:
-        self.standing, self.out, self.lock = standing, out, lock
+        self.state, self.out, self.lock = state, out, lock
         self.display, self.parallel, self.report = display, parallel, report
-        self.at_work: dict[Job, Child] = {}
+        self.active: dict[Job, Child] = {}
         self.read: dict[Job, tuple[int, list[dict[str, Any]]]] = {}
-        """The epochs of the runs at work, and the size of the file when they were read."""
+        """Epoch records of active runs, with the file size at which they were read."""
 
     def run(self, stop: StopRequest) -> None:
-        """Go on until everything is over, or a signal asks to stop."""
-        waiting = self.standing.waiting
+        """Run until all jobs are done or a signal arrives."""
+        waiting = self.state.waiting
         try:
-            while (waiting or self.at_work) and not stop.signal_number:
-                while waiting and len(self.at_work) < self.parallel:
+            while (waiting or self.active) and not stop.signal_number:
+                while waiting and len(self.active) < self.parallel:
                     self._start(waiting.pop(0))
                 self._collect()
-                time.sleep(POLL_SECONDS if self.at_work else 0)
+                time.sleep(POLL_SECONDS if self.active else 0)
             if stop.signal_number:
                 self._stop_politely()
-                self.display.say("Stopped and saved; run the same command to go on.")
+                self.display.say("Stopped and saved; run the same command to resume.")
                 raise Interrupted(stop.signal_number)
         finally:
-            # Only after a second signal or a defect; a killed run goes on from its checkpoint.
-            for child in self.at_work.values():
+            # Reached only after a second signal or a bug; killed runs resume from their checkpoint.
+            for child in self.active.values():
                 child.send_signal(signal.SIGKILL)
                 child.wait()
 
@@ -142,42 +143,42 @@ class _Runner:
             self._fail(job, str(error))
             return
         (folder / FAILURE).unlink(missing_ok=True)
-        self.at_work[job] = start_child(job, folder, self.parallel, self.lock)
-        self.display.begin(job, self.standing.done + len(self.at_work))
+        self.active[job] = start_child(job, folder, self.parallel, self.lock)
+        self.display.begin(job, self.state.done + len(self.active))
 
     def _collect(self) -> None:
-        """Take in the results of the runs that have ended, and show the others."""
-        for job, child in list(self.at_work.items()):
+        """Collect the results of ended runs and update the display of the others."""
+        for job, child in list(self.active.items()):
             code = child.poll()
             if code is not None:
-                del self.at_work[job]
+                del self.active[job]
                 self._conclude(job, code)
-        records = {job: self._records(job) for job in self.at_work}
-        self.display.update(self.standing.done, self._remaining(records), records)
+        records = {job: self._records(job) for job in self.active}
+        self.display.update(self.state.done, self._remaining(records), records)
 
     def _conclude(self, job: Job, code: int) -> None:
         folder = run_folder(self.out, job)
         outcome = read_outcome(folder, data_fingerprint(job.config.data.source))
         if code == 0 and outcome is not None:
-            self.standing.outcomes[job] = outcome
-            records = {other: self._records(other) for other in self.at_work}
-            self.display.finish(job, outcome, self.standing.done, self._remaining(records))
-            self.report(self.standing)
+            self.state.outcomes[job] = outcome
+            records = {other: self._records(other) for other in self.active}
+            self.display.finish(job, outcome, self.state.done, self._remaining(records))
+            self.report(self.state)
         else:
             self._fail(job, explain_failure(folder, code))
 
     def _fail(self, job: Job, sentence: str) -> None:
-        self.standing.failures[job] = sentence
-        self.display.fail(job, sentence, self.standing.done)
-        self.report(self.standing)
+        self.state.failures[job] = sentence
+        self.display.fail(job, sentence, self.state.done)
+        self.report(self.state)
 
     def _stop_politely(self) -> None:
-        for child in self.at_work.values():
+        for child in self.active.values():
             child.send_signal(signal.SIGTERM)
-        for job, child in list(self.at_work.items()):
+        for job, child in list(self.active.items()):
             code = child.wait()
-            del self.at_work[job]
-            if code == 0:  # it was done before the signal reached it
+            del self.active[job]
+            if code == 0:  # it finished before the signal arrived
                 self._conclude(job, code)
 
     def _records(self, job: Job) -> list[dict[str, Any]]:
@@ -188,29 +189,29 @@ class _Runner:
         return self.read[job][1]
 
     def _remaining(self, records: dict[Job, list[dict[str, Any]]]) -> float | None:
-        waiting = [job for job in self.standing.waiting if job not in self.at_work]
-        underway = [_underway(job, epochs) for job, epochs in records.items()]
-        return remaining_seconds(waiting, underway, self.standing.outcomes, self.parallel)
+        waiting = [job for job in self.state.waiting if job not in self.active]
+        active = [_active_run(job, epochs) for job, epochs in records.items()]
+        return remaining_seconds(waiting, active, self.state.outcomes, self.parallel)
 
 
 def start_child(job: Job, folder: Path, parallel: int, lock: int) -> Child:
-    """Start the process of a job, which holds the grid's lock until it ends."""
-    command = [sys.executable, "-m", "imsvd.grid.job", str(folder), "--parallel", str(parallel)]
+    """Start the process of a job; it holds the grid's lock until it ends."""
+    command = [sys.executable, "-m", "imsvd.grid.worker", str(folder), "--parallel", str(parallel)]
     with (folder / "output.txt").open("ab") as output:
         return subprocess.Popen(
             command if job.trained else [*command, "--untrained"],
-            stdin=subprocess.PIPE,  # its end tells the child that this process is gone
+            stdin=subprocess.PIPE,  # closes when this process dies, which stops the child
             stdout=output,
             stderr=output,
             env={**os.environ, "OMP_NUM_THREADS": str(threads_per_run(parallel))},
             pass_fds=[lock],
-            # Ctrl-C goes to the whole group of a terminal; children hear of it from us, once.
+            # Ctrl-C reaches the whole process group; children must get one signal, from us.
             start_new_session=True,
         )
 
 
 def threads_per_run(parallel: int) -> int:
-    """Return the share of the cores that each of `parallel` runs gets, within OMP_NUM_THREADS."""
+    """Return the threads for each of `parallel` runs, at most OMP_NUM_THREADS."""
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
@@ -219,58 +220,58 @@ def threads_per_run(parallel: int) -> int:
 
 
 def explain_failure(folder: Path, code: int) -> str:
-    """Return why the process of the run in `folder` ended without a result."""
+    """Return why the process of the run in `folder` produced no outcome."""
     try:
         return (folder / FAILURE).read_text()
     except OSError:
         pass
     if code < 0:
         return (
-            f"its process was ended by {signal.Signals(-code).name}"
-            f"{' (perhaps memory was short)' if code == -signal.SIGKILL else ''}; "
-            "the same command goes on with it."
+            f"its process was killed by {signal.Signals(-code).name}"
+            f"{' (possibly out of memory)' if code == -signal.SIGKILL else ''}; "
+            "run the same command to resume it."
         )
-    return f"its process ended with exit code {code}; {folder / 'output.txt'} has what it said."
+    return f"its process ended with exit code {code}; see {folder / 'output.txt'}."
 
 
-def _take_stock(jobs: list[Job], out: Path) -> Standing:
-    """Find the outcomes that earlier calls have left."""
-    standing = Standing(jobs)
+def _read_state(jobs: list[Job], out: Path) -> GridState:
+    """Read the outcomes of earlier calls."""
+    state = GridState(jobs)
     fingerprints = {data: data_fingerprint(data) for data in {j.config.data.source for j in jobs}}
     for job in jobs:
         outcome = read_outcome(run_folder(out, job), fingerprints[job.config.data.source])
         if outcome is not None:
-            standing.outcomes[job] = outcome
-    return standing
+            state.outcomes[job] = outcome
+    return state
 
 
-def _underway(job: Job, records: list[dict[str, Any]]) -> Underway:
+def _active_run(job: Job, records: list[dict[str, Any]]) -> ActiveRun:
     if not records:
-        return Underway(job, job.epochs, None)
+        return ActiveRun(job, job.epochs, None)
     last = records[-1]
-    return Underway(job, job.epochs - last["epoch"], last["total_seconds"] / last["epoch"])
+    return ActiveRun(job, job.epochs - last["epoch"], last["total_seconds"] / last["epoch"])
 
 
 @contextmanager
 def _locked(out: Path, console: Console) -> Iterator[int]:
-    """Keep every other grid out of `out`; the lock lasts until the last child has ended."""
+    """Lock `out` against other grids, until the last child process has ended."""
     try:
         out.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(out / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise InputError(
-            f"{out} cannot be a folder for runs ({error.strerror}); give another --out."
+            f"{out} cannot hold runs ({error.strerror}); choose another --out."
         ) from error
     try:
         if not _try_lock(descriptor):
             console.print(
-                f"Waiting for the processes at work in {out} to end.", markup=False, highlight=False
+                f"Waiting for active processes in {out} to end.", markup=False, highlight=False
             )
             deadline = time.monotonic() + LOCK_SECONDS
             while not _try_lock(descriptor):
                 if time.monotonic() > deadline:
                     raise InputError(
-                        f"another grid is at work in {out}; wait for its end or give another --out."
+                        f"another process is using {out}; wait for it to end or choose another --out."
                     )
                 time.sleep(POLL_SECONDS)
         yield descriptor

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from imsvd.errors import InputError
 from imsvd.evaluation.results import as_in_the_paper, is_of_untrained, read_results
-from imsvd.grid.runner import run_folder
+from imsvd.grid.jobs import run_folder
 from imsvd.reproduction.experiment import Cell, Experiment
 from imsvd.reproduction.full_plan import tested_on
 from imsvd.reproduction.markdown import Content

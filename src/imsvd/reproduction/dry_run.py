@@ -23,7 +23,7 @@ from torch import nn
 from imsvd.config import Config, override
 from imsvd.encoder import load, untrained_encoder
 from imsvd.errors import InputError, Interrupted
-from imsvd.grid.plan import Job
+from imsvd.grid.jobs import Job
 from imsvd.methods import IMSVDSettings, Method
 from imsvd.networks import feature_width
 from imsvd.progress import progress_bar

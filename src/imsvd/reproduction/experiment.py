@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from imsvd.grid.plan import Job
+from imsvd.grid.jobs import Job
 from imsvd.paper_numbers import paper_tables
 from imsvd.reproduction.variants import Run, Scale, Setup, Variant
 
 Protocol = Literal["grid", "linear", "knn", "voc07", "places205", "coco", "training", "explain"]
 """Where a value comes from.
 
-grid: what `imsvd.grid.job` measures of every run at CPU scale, training included. training: the
+grid: what `imsvd.grid.worker` measures of every run at CPU scale, training included. training: the
 time and memory of training at full scale. explain: figures. Else `imsvd evaluate PROTOCOL`.
 """
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from imsvd.errors import InputError
-from imsvd.grid.runner import run_folder
+from imsvd.grid.jobs import run_folder
 from imsvd.reproduction.experiment import Cell, Experiment
 from imsvd.reproduction.variants import Run, Setup
 

@@ -26,8 +26,7 @@ from imsvd.evaluation.protocols import evaluate_coco, evaluate_places205, evalua
 from imsvd.evaluation.supervised import evaluate_by_training
 from imsvd.explanations import explain
 from imsvd.files import write_atomically
-from imsvd.grid.plan import Job
-from imsvd.grid.runner import run_folder
+from imsvd.grid.jobs import Job, run_folder
 from imsvd.reproduction.experiment import Experiment, Protocol
 from imsvd.reproduction.variants import Setup
 

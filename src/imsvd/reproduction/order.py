@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Literal, NamedTuple
 
-from imsvd.grid.table import Spread
+from imsvd.grid.comparison import Spread
 from imsvd.reproduction.experiment import Direction
 
 Verdict = Literal["kept", "kept within the spread", "reversed within the spread", "reversed"]

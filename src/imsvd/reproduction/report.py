@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from imsvd.files import write_atomically
-from imsvd.grid.table import csv_text
+from imsvd.grid.comparison import csv_text
 from imsvd.progress import counted
 from imsvd.provenance import environment
 from imsvd.reproduction.markdown import NAME, Content, page

@@ -15,11 +15,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from imsvd.compare import check_data
 from imsvd.errors import InputError
-from imsvd.grid.choices import check_seeds, check_settings
-from imsvd.grid.plan import Job, unique
-from imsvd.grid.runner import Standing, run_grid
+from imsvd.grid.jobs import Job, check_data, check_seeds, check_settings, unique
+from imsvd.grid.runner import GridState, run_grid
 from imsvd.progress import counted
 from imsvd.reproduction.experiment import Experiment
 from imsvd.reproduction.markdown import Content
@@ -105,7 +103,7 @@ class _Reporter:
         self.written: dict[str, int] = {}
         self.drawn: dict[str, float] = {}
 
-    def update(self, standing: Standing) -> None:
+    def update(self, standing: GridState) -> None:
         """Rewrite what has changed."""
         for experiment in self.experiments:
             over = standing.outcomes.keys() | standing.failures.keys()
@@ -117,14 +115,14 @@ class _Reporter:
                 if last is None or time.monotonic() - last > PLOT_SECONDS:
                     self.draw(experiment, content)
 
-    def finish(self, standing: Standing) -> list[Content]:
+    def finish(self, standing: GridState) -> list[Content]:
         """Write everything once more, now with what was measured after the grid."""
         contents = [self.write(experiment, standing) for experiment in self.experiments]
         for experiment, content in zip(self.experiments, contents, strict=True):
             self.draw(experiment, content)
         return contents
 
-    def write(self, experiment: Experiment, standing: Standing) -> Content:
+    def write(self, experiment: Experiment, standing: GridState) -> Content:
         """Write the numbers of one experiment."""
         facts = {**self.facts, "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
         result = gather(experiment, self.setup, standing, self.store)

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imsvd.encoder import results_path
-from imsvd.grid.outcome import Outcome
-from imsvd.grid.plan import Job
-from imsvd.grid.runner import Standing, run_folder
-from imsvd.grid.table import Spread, spread
+from imsvd.grid.comparison import Spread, spread
+from imsvd.grid.jobs import Job, Outcome, run_folder
+from imsvd.grid.runner import GridState
 from imsvd.reproduction.experiment import Cell, Experiment
 from imsvd.reproduction.measuring import measurements, read_measurement
 from imsvd.reproduction.order import Order, Point, compare_order
@@ -65,7 +64,7 @@ class Result(NamedTuple):
         return compare_order(points, self.experiment.compares)
 
 
-def gather(experiment: Experiment, setup: Setup, standing: Standing, store: Path) -> Result:
+def gather(experiment: Experiment, setup: Setup, standing: GridState, store: Path) -> Result:
     """Return the result of an experiment as the runs in `store` stand."""
     jobs = experiment.jobs(setup)
     measured = _measured(experiment, setup, store)
@@ -119,7 +118,7 @@ def _measured(
 def _value(
     cell: Cell,
     job: Job,
-    standing: Standing,
+    standing: GridState,
     measured: Mapping[tuple[str, Job], Mapping[str, Any]],
 ) -> float | None:
     if cell.measure.protocol == "grid":

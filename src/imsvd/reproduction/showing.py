@@ -12,8 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from imsvd.files import write_atomically
-from imsvd.grid.plan import Job
-from imsvd.grid.runner import run_folder
+from imsvd.grid.jobs import Job, run_folder
 from imsvd.reproduction.experiment import Experiment
 from imsvd.reproduction.markdown import NAME, Content, order_sentences, picture_suffix, summaries
 from imsvd.reproduction.plots import draw_result

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Literal, NamedTuple
 
 from imsvd.api import configure
-from imsvd.grid.plan import Job
+from imsvd.grid.jobs import Job
 from imsvd.recipes import recipe
 from imsvd.recipes.phases import phases_in_proportion
 

@@ -1,9 +1,11 @@
 import re
+from pathlib import Path
 
 import pytest
 
-from imsvd.grid.plan import Job, unique
+from imsvd.grid.jobs import Job, read_outcome, unique, write_outcome
 from imsvd.recipes import recipe
+from tests.grid import made_up
 from tests.training import tiny
 
 
@@ -52,6 +54,24 @@ def test_seed_rate_and_length_do_not_change_the_kind() -> None:
 
 
 def test_finished_runs_of_earlier_versions_are_known_again() -> None:
-    """Where this must change, all that stores hold is trained again: change it knowingly."""
-    assert Job(recipe("cifar10-cpu")).key.startswith("edf0ccf1")
-    assert Job(recipe("imagenet", "swav")).key.startswith("fafddfb4")
+    """A change here makes every store train its runs again: make it knowingly."""
+    assert Job(recipe("cifar10-cpu")).key.startswith("36dc2dd1")
+    assert Job(recipe("imagenet", "swav")).key.startswith("7bbcd60e")
+
+
+def test_an_outcome_is_read_as_it_was_written(tmp_path: Path) -> None:
+    outcome = made_up.outcome(peak_memory=None)
+    write_outcome(tmp_path, outcome)
+    assert read_outcome(tmp_path, made_up.DATA) == outcome
+
+
+def test_other_images_have_no_outcome(tmp_path: Path) -> None:
+    write_outcome(tmp_path, made_up.outcome())
+    assert read_outcome(tmp_path, "others") is None
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[]", b'{"hold_out": 1}', b"\xff"])
+def test_a_damaged_outcome_is_none(content: bytes | None, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "outcome.json").write_bytes(content)
+    assert read_outcome(tmp_path, made_up.DATA) is None

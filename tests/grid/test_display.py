@@ -1,5 +1,5 @@
-from imsvd.grid.estimate import Underway, remaining_seconds
-from imsvd.grid.plan import Job
+from imsvd.grid.display import ActiveRun, remaining_seconds
+from imsvd.grid.jobs import Job
 from tests.grid import made_up
 from tests.training import tiny
 
@@ -12,8 +12,8 @@ UNTRAINED = Job(tiny.config(), trained=False)
 
 
 def test_nothing_is_guessed_without_any_epoch() -> None:
-    underway = [Underway(FAST[0], 10, None)]
-    assert remaining_seconds([FAST[1]], underway, {}, 1) is None
+    active = [ActiveRun(FAST[0], 10, None)]
+    assert remaining_seconds([FAST[1]], active, {}, 1) is None
     assert remaining_seconds([FAST[1]], [], {UNTRAINED: made_up.outcome()}, 1) is None
 
 
@@ -26,14 +26,14 @@ def test_runs_take_as_long_as_others_of_their_kind() -> None:
         FAST[0]: made_up.outcome(training_seconds=20, evaluation_seconds=1),  # 2.1 per epoch
         SLOW[0]: made_up.outcome(training_seconds=49, evaluation_seconds=1),  # 5 per epoch
     }
-    underway = [Underway(FAST[1], 4, 99.0)]
-    found = remaining_seconds([FAST[2], SLOW[1]], underway, finished, 1)
+    active = [ActiveRun(FAST[1], 4, 99.0)]
+    found = remaining_seconds([FAST[2], SLOW[1]], active, finished, 1)
     assert found is not None
     assert abs(found - (21 + 50 + 4 * 2.1)) < 1e-9
-    halved = remaining_seconds([FAST[2], SLOW[1]], underway, finished, 2)
+    halved = remaining_seconds([FAST[2], SLOW[1]], active, finished, 2)
     assert halved == found / 2
 
 
 def test_a_kind_not_seen_yet_takes_the_average_of_all() -> None:
-    underway = [Underway(FAST[0], 5, 3.0)]
-    assert remaining_seconds([SLOW[0], UNTRAINED], underway, {}, 1) == 5 * 3 + 10 * 3
+    active = [ActiveRun(FAST[0], 5, 3.0)]
+    assert remaining_seconds([SLOW[0], UNTRAINED], active, {}, 1) == 5 * 3 + 10 * 3

@@ -1,26 +1,114 @@
+"""Rows, columns, the choice of the learning rate, and the files of a comparison."""
+
 import csv
+import io
 import json
 from pathlib import Path
 
-from imsvd.grid.outcome import Outcome
-from imsvd.grid.report import Comparison, choose, notes, write_comparison
-from imsvd.grid.table import Entry, Row
+import pytest
+
+from imsvd.grid.comparison import (
+    COLUMNS,
+    ComparedRun,
+    Comparison,
+    Row,
+    choose,
+    columns_of,
+    csv_text,
+    header,
+    markdown,
+    notes,
+    spread,
+    write_comparison,
+)
+from imsvd.grid.jobs import Outcome
 from tests.grid import made_up
 from tests.training import tiny
 
+BY_NAME = {column.name: column for column in COLUMNS}
+
 
 def row(lr: float, *outcomes: Outcome | None, failure: str = "") -> Row:
-    entries = (
-        Entry("imsvd", lr, seed, "runs/x", out, "" if out else failure)
+    runs = (
+        ComparedRun("imsvd", lr, seed, "runs/x", out, "" if out else failure)
         for seed, out in enumerate(outcomes)
     )
-    return Row("imsvd", lr, tuple(entries))
+    return Row("imsvd", lr, tuple(runs))
 
 
 BEST_ON_TEST = row(0.1, made_up.scored(90, 50), made_up.scored(91, 52))
 BEST_ON_HOLD_OUT = row(0.2, made_up.scored(40, 60), made_up.scored(42, 45))
 FAILED_ONCE = row(0.3, made_up.scored(80, 99), None, failure="the loss is no longer finite.")
 COMPARISON = Comparison(tiny.config(), [BEST_ON_TEST, BEST_ON_HOLD_OUT, FAILED_ONCE])
+
+
+def test_the_deviation_is_the_sample_deviation() -> None:
+    # 50, 52, 57: mean 53; squares 9 + 1 + 16 = 26; 26 / 2 = 13
+    found = spread([50.0, None, 52.0, 57.0])
+    assert found is not None
+    assert found.mean == 53
+    assert found.deviation is not None
+    assert abs(found.deviation - 13**0.5) < 1e-12
+    assert found.number == 3
+
+
+def test_one_value_has_no_deviation_and_none_no_mean() -> None:
+    assert spread([50.0]) == (50.0, None, 1)
+    assert spread([None]) is None
+    assert BY_NAME["knn_20"].cell(spread([50.0])) == "50.0"
+    assert BY_NAME["knn_20"].cell(None) == "–"
+    assert BY_NAME["knn_20"].cell(spread([50.0, 52.0])) == "51.0 ± 1.4"
+    assert BY_NAME["head_parameters"].cell(spread([1e6, 3e6])) == "2,000,000"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.25, "0.25"), (36.0, "36.0"), (160.4, "160"), (1234.0, "1,234")]
+)
+def test_seconds_have_no_exponent(seconds: float, shown: str) -> None:
+    assert BY_NAME["seconds_per_epoch"].cell(spread([seconds])) == shown
+
+
+def test_a_row_counts_only_what_is_finished() -> None:
+    shown = dict(
+        zip(header(COLUMNS), row(0.003, made_up.scored(40, 1), None).cells(COLUMNS), strict=True)
+    )
+    assert shown["seeds"] == "1 of 2"
+    assert shown["kNN-20, %"] == "40.0"
+    assert shown["kNN-200, %"] == "–"
+    assert shown["peak MiB"] == "100"
+
+
+def test_markdown_csv_and_json_agree() -> None:
+    whole = row(0.003, made_up.scored(40, 1), made_up.scored(44, 2), made_up.scored(45, 3))
+    lines = [run.values() for run in whole.runs]
+    from_csv = [float(line["knn_20"]) for line in csv.DictReader(io.StringIO(csv_text(lines)))]
+    found = spread(from_csv)
+    assert found is not None
+    assert whole.values()["knn_20"] == {"mean": found.mean, "sd": found.deviation}
+    table = [line.strip("| ").split(" | ") for line in markdown([whole]).splitlines()]
+    assert [len(line) for line in table] == [len(header(columns_of([whole])))] * 3
+    shown = dict(zip(table[0], table[2], strict=True))
+    assert shown["kNN-20, %"] == BY_NAME["knn_20"].cell(found) == "43.0 ± 2.6"
+    assert shown["hold-out, %"] == "2.0 ± 1.0"
+
+
+def test_attributes_have_columns_only_where_there_are_some() -> None:
+    plain = row(0.003, made_up.scored(40, 1))
+    score = {"attributes_recovered": 3.0, "mean_best_nmi": 0.25}
+    told = row(0.003, made_up.outcome(metrics=score))
+    assert "attributes recovered" not in header(columns_of([plain]))
+    columns = columns_of([plain, told])
+    shown = dict(zip(header(columns), told.cells(columns), strict=True))
+    assert (shown["attributes recovered"], shown["best NMI"]) == ("3.0", "0.25")
+    assert dict(zip(header(columns), plain.cells(columns), strict=True))["best NMI"] == "–"
+
+
+def test_what_is_not_known_stays_empty_in_csv() -> None:
+    run = ComparedRun("imsvd", 0.003, 0, "runs/x", failure="it broke, badly")
+    (line,) = csv.DictReader(io.StringIO(csv_text([run.values()])))
+    assert line["knn_20"] == line["training_seconds"] == ""
+    assert line["status"] == "failed"
+    assert line["failure"] == "it broke, badly"
 
 
 def test_the_learning_rate_is_chosen_on_held_out_images_not_on_test_images() -> None:
@@ -90,22 +178,22 @@ def test_the_page_ends_with_how_it_came_about(tmp_path: Path) -> None:
 
 def test_notes_say_what_a_reader_must_know() -> None:
     said = "\n".join(notes(COMPARISON))
-    assert "Every method: resnet18 of 0.8 million parameters, " in said
-    assert "Of 3 learning rates per method" in said
+    assert "All methods use resnet18 with 0.8 million parameters, " in said
+    assert "was selected from 3 by hold-out accuracy" in said
     assert "5 of 6 runs are finished" in said
     assert "Failed: imsvd, lr 0.3, seed 1: the loss is no longer finite." in said
     assert "at a time" not in said
     shared = Comparison(tiny.config(), [row(0.1, made_up.outcome(parallel=3), made_up.outcome())])
     said = "\n".join(notes(shared))
     assert "Times of 1 run were measured with up to 3 runs at a time" in said
-    assert "learning rates per method" not in said
+    assert "was selected" not in said
     assert "are finished" not in said
 
 
 def test_a_best_learning_rate_at_an_end_of_the_grid_is_named() -> None:
     low, middle, high = (row(lr, made_up.scored(50, 40 + 100 * lr)) for lr in (0.1, 0.2, 0.3))
-    upwards = "Best with the largest learning rate that was tried: imsvd. A larger one may"
-    downwards = "Best with the smallest learning rate that was tried: imsvd. A smaller one may"
+    upwards = "Best with the largest learning rate tried: imsvd. A larger one may"
+    downwards = "Best with the smallest learning rate tried: imsvd. A smaller one may"
     worse_beyond = row(0.3, made_up.scored(50, 41))
 
     def said(*rows: Row) -> str:

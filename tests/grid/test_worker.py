@@ -11,8 +11,8 @@ from imsvd.config import Config
 from imsvd.encoder import untrained_encoder
 from imsvd.errors import InputError
 from imsvd.evaluation import Features
-from imsvd.grid import job
-from imsvd.grid.outcome import Outcome
+from imsvd.grid import worker
+from imsvd.grid.jobs import Outcome
 from imsvd.runs import RunFolder
 from imsvd.training import train
 from imsvd.training.costs import largest_peak
@@ -30,7 +30,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.mktemp("job")
     run = RunFolder(base / "run")
     run.begin(small.config(small.write_data(base / "data")))
-    job.run_job(run.path, trained=True, parallel=2, console=QUIET)
+    worker.run_job(run.path, trained=True, parallel=2, console=QUIET)
     return run.path
 
 
@@ -54,7 +54,7 @@ def test_evaluating_again_changes_neither_scores_nor_costs(done: Path, tmp_path:
     run = Path(shutil.copytree(done, tmp_path / "run"))
     (run / "outcome.json").write_text("damaged")
     weights = (run / "encoder.safetensors").read_bytes()
-    job.run_job(run, trained=True, parallel=2, console=QUIET)
+    worker.run_job(run, trained=True, parallel=2, console=QUIET)
     changes = {"evaluation_seconds", "finished"}
     assert read(run).model_dump(exclude=changes) == read(done).model_dump(exclude=changes)
     assert (run / "encoder.safetensors").read_bytes() == weights
@@ -101,18 +101,18 @@ def test_every_tenth_training_image_is_held_out() -> None:
     labels = torch.zeros(20, dtype=torch.int64)
     labels[10:] = 1
     train = Features(features, labels, {})
-    assert job.hold_out_accuracy(train) == 100
+    assert worker.hold_out_accuracy(train) == 100
     wrong = labels.clone()
     wrong[9] = 1  # a held-out image that its neighbors get wrong
-    assert job.hold_out_accuracy(Features(features, wrong, {})) == 50
+    assert worker.hold_out_accuracy(Features(features, wrong, {})) == 50
     with pytest.raises(InputError, match="too few"):
-        job.hold_out_accuracy(Features(features[:9], labels[:9], {}))
+        worker.hold_out_accuracy(Features(features[:9], labels[:9], {}))
 
 
 @contextmanager
 def command_line(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[None]:
-    monkeypatch.setattr("sys.argv", ["job", str(folder)])
-    monkeypatch.setattr(job, "_end_with_parent", lambda: None)
+    monkeypatch.setattr("sys.argv", ["worker", str(folder)])
+    monkeypatch.setattr(worker, "_end_with_parent", lambda: None)
     yield
 
 
@@ -133,7 +133,7 @@ def test_a_failure_leaves_its_sentence(
     def fail(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr(job, "run_job", fail)
+    monkeypatch.setattr(worker, "run_job", fail)
     with command_line(monkeypatch, tmp_path), pytest.raises(raised):
-        job.main()
+        worker.main()
     assert (tmp_path / "failure.txt").read_text() == sentence

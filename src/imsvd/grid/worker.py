@@ -1,8 +1,8 @@
-"""One run of a grid in a process of its own: `python -m imsvd.grid.job FOLDER`.
+"""The process of one run in a grid: `python -m imsvd.grid.worker FOLDER`.
 
-Its configuration is FOLDER/config.yaml. A process of its own has a peak of memory of its own, and
-whatever happens to it leaves the grid standing. It ends when its standard input does, so that
-nothing goes on training behind the back of a grid that was killed.
+The configuration is read from FOLDER/config.yaml. A separate process gives each run its own peak
+memory and keeps a crash from stopping the grid. The process stops when its standard input closes,
+so no run outlives a grid that was killed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from imsvd.evaluation import Features, KNNSettings, knn, linear_probe, usable_ne
 from imsvd.evaluation.protocols import Split, split_features
 from imsvd.explanations.meaning import explainability
 from imsvd.files import write_atomically
-from imsvd.grid.outcome import FAILURE, CurvePoint, Outcome, data_fingerprint, write_outcome
+from imsvd.grid.jobs import FAILURE, CurvePoint, Outcome, data_fingerprint, write_outcome
 from imsvd.methods import build_method
 from imsvd.networks import build_backbone
 from imsvd.provenance import environment
@@ -40,11 +40,11 @@ from imsvd.training import train
 from imsvd.training.costs import largest_peak, median_epoch_seconds
 
 HELD_OUT = 10
-"""Every tenth training image asks; the others answer."""
+"""Every tenth training image is a query; the rest form the bank."""
 
 
 def run_job(folder: Path, *, trained: bool, parallel: int, console: Console) -> None:
-    """Train what FOLDER/config.yaml describes, or go on with it, evaluate it and write its outcome."""
+    """Train or resume the run in `folder`, evaluate it and write its outcome."""
     run = RunFolder(folder)
     config = run.config()
     if trained:
@@ -80,29 +80,29 @@ def run_job(folder: Path, *, trained: bool, parallel: int, console: Console) -> 
 
 
 def evaluate_split(split: Split) -> dict[str, float]:
-    """Return kNN-20, kNN-200 and linear probe accuracies of the test images, in percent."""
+    """Return the kNN-20, kNN-200 and linear-probe accuracies on the test images, in percent."""
     settings = usable_neighbors(KNNSettings(), len(split.train.features))
     parts = (*_labeled(split.train), *_labeled(split.test))
     return knn(*parts, settings) | linear_probe(*parts)
 
 
 def hold_out_accuracy(train: Features) -> float:
-    """Return kNN-20 accuracy in percent of every tenth training image against the others."""
+    """Return the kNN-20 accuracy of every tenth training image against the rest, in percent."""
     features, labels = _labeled(train)
-    asks = torch.arange(len(features)) % HELD_OUT == HELD_OUT - 1
-    if not asks.any():
+    is_query = torch.arange(len(features)) % HELD_OUT == HELD_OUT - 1
+    if not is_query.any():
         raise InputError(
-            f"{len(features)} training images are too few to hold a tenth of them out; give more."
+            f"{len(features)} training images are too few to hold out a tenth; use at least {HELD_OUT}."
         )
-    settings = usable_neighbors(KNNSettings(neighbors=(20,)), int((~asks).sum()))
+    settings = usable_neighbors(KNNSettings(neighbors=(20,)), int((~is_query).sum()))
     (accuracy,) = knn(
-        features[~asks], labels[~asks], features[asks], labels[asks], settings
+        features[~is_query], labels[~is_query], features[is_query], labels[is_query], settings
     ).values()
     return accuracy
 
 
 def count_head_parameters(config: Config) -> int:
-    """Count what is trained beside the backbone; momentum copies are not trained."""
+    """Count the trainable parameters outside the backbone; momentum copies are not trained."""
     source = open_source(config.data.source, "train")
     method = build_method(config.method, build_backbone(config.backbone), len(source))
     backbone = set(method.backbone.parameters())
@@ -114,7 +114,7 @@ def count_head_parameters(config: Config) -> int:
 
 
 def accuracy_curve(records: list[dict[str, Any]]) -> tuple[CurvePoint, ...]:
-    """Return the online kNN accuracies among the epochs of metrics.jsonl."""
+    """Return the online kNN accuracies recorded during training."""
     return tuple(
         CurvePoint(
             epoch=record["epoch"],
@@ -127,7 +127,7 @@ def accuracy_curve(records: list[dict[str, Any]]) -> tuple[CurvePoint, ...]:
 
 
 def _labeled(features: Features) -> tuple[Tensor, Tensor]:
-    assert features.labels is not None  # split_features has refused data without labels
+    assert features.labels is not None  # split_features rejects data without labels
     return features.features, features.labels
 
 
@@ -137,7 +137,7 @@ def _device(config: Config) -> str:
 
 
 def _end_with_parent() -> None:
-    """Stop this process, politely, as soon as the one that started it has closed its input."""
+    """Send SIGTERM to this process when its parent closes standard input."""
 
     def wait() -> None:
         while os.read(0, 1):
@@ -148,7 +148,7 @@ def _end_with_parent() -> None:
 
 
 def main() -> None:
-    """Run the job on the command line; a failure leaves its sentence in FOLDER/failure.txt."""
+    """Run the job named on the command line; on failure, write the reason to FOLDER/failure.txt."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--untrained", action="store_true")
