@@ -11,6 +11,8 @@ import pytest
 import typer
 
 from imsvd import cli
+from imsvd.cli.app import PANELS
+from imsvd.explanations import PARTS
 from imsvd.recipes import RECIPES
 from tests.datasets.malformed import MALFORMED
 from tests.test_api import write_images
@@ -25,9 +27,9 @@ OPTIONS = {
     "compare": [
         "data",
         "--out",
+        "--recipe",
         "--methods",
         "--variant",
-        "--recipe",
         "--seeds",
         "--lr-factors",
         "--epochs",
@@ -55,14 +57,14 @@ OPTIONS = {
         "--write-docs",
         "--set",
     ],
-    "scenes": ["folder", "--images", "--size", "--seed", "--format"],
+    "scenes": ["folder", "--format", "--images", "--size", "--seed"],
     "recipes": ["name", "--method", "--keys"],
     "info": ["run"],
-    "export": ["run", "--format", "--out", "--output-kind"],
+    "export": ["run", "--out", "--format", "--output-kind"],
     "codes": ["run", "data", "--out", "--split", "--embedding"],
     "explain": ["run", "data", "--split", "--only"],
     "results": ["runs", "--format"],
-    "explore": ["runs", "--port", "--host", "--token", "--allow-network", "--no-browser"],
+    "explore": ["runs", "--host", "--port", "--allow-network", "--token", "--no-browser"],
     "evaluate knn": ["run", "data", "--k", "--temperature", "--distance", "--set"],
     "evaluate linear-probe": ["run", "data"],
     "evaluate linear": ["run", "data", "--recipe", "--epochs", "--set"],
@@ -90,6 +92,29 @@ def options_of(command: Any, prefix: str = "") -> dict[str, list[str]]:
 
 def test_the_options_change_only_deliberately() -> None:
     assert options_of(typer.main.get_command(cli.app)) == OPTIONS
+
+
+def test_the_help_shows_every_command_in_its_panel(command: CommandLine) -> None:
+    commands = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
+    ordered = [name for names in PANELS.values() for name in names]
+    assert sorted(ordered) == sorted(commands)
+    assert command(["--help"]) == 0
+    lines = command.out.splitlines()
+    titles = [line.strip("╭╮─ ") for line in lines if line.startswith("╭")]
+    assert titles == ["Options", *PANELS]
+    shown = [line.split()[1] for line in lines if line.startswith("│ ") and line[2] != " "]
+    assert shown[1:] == ["--help", *ordered]
+
+
+def test_the_parts_of_an_explanation_are_named_in_its_help(command: CommandLine) -> None:
+    assert command(["explain", "--help"]) == 0
+    said = "".join(command.out.replace("│", "").split())
+    assert f"Partstomake:{','.join(PARTS)}." in said
+
+
+def test_the_command_line_starts_without_torch() -> None:
+    script = "import sys, imsvd.cli; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], env=ENVIRONMENT, check=True)
 
 
 def test_recipes_are_listed_with_their_commands(command: CommandLine) -> None:

@@ -1,15 +1,6 @@
-"""The command line: each verb parses, calls one function and prints what a person needs."""
+"""The command line: every command parses its arguments, calls one function and prints the result."""
 
-from imsvd.cli import training, reproducing, evaluation, sharing, exploring, benchmarks  # noqa: I001 - the order of --help
+from imsvd.cli import benchmarks, evaluation, reproducing, runs, training
 from imsvd.cli.app import app, main
 
-__all__ = [
-    "app",
-    "benchmarks",
-    "evaluation",
-    "exploring",
-    "main",
-    "reproducing",
-    "sharing",
-    "training",
-]
+__all__ = ["app", "benchmarks", "evaluation", "main", "reproducing", "runs", "training"]

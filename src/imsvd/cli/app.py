@@ -1,43 +1,129 @@
-"""The program itself: its name, its groups of commands, and what ends it."""
+"""The program `imsvd`: its commands by panel, how it ends, and arguments that commands share."""
 
 from __future__ import annotations
 
 import errno
 import sys
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.table import Table
+from typer.core import TyperGroup
 
 from imsvd import __version__
 from imsvd.errors import InputError, Interrupted
 
+PANELS = {
+    "Start here": ("demo", "recipes"),
+    "Train": ("pretrain", "compare"),
+    "Evaluate": ("evaluate", "results", "scenes"),
+    "Look": ("info", "explain", "explore"),
+    "Share": ("codes", "export"),
+    "Measure": ("bench", "reproduce"),
+}
+"""Commands as `imsvd --help` shows them."""
+
+
+class _Panels(TyperGroup):
+    """Lists the commands in the order of `PANELS`."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        panels = {name: panel for panel, names in PANELS.items() for name in names}
+        for name, command in self.commands.items():
+            command.rich_help_panel = panels.get(name)  # type: ignore[attr-defined]
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands; one that is in no panel comes last."""
+        order = [name for names in PANELS.values() for name in names]
+        return sorted(super().list_commands(ctx), key=[*order, *self.commands].index)
+
+
 app = typer.Typer(
     name="imsvd",
-    help="Turn a folder of unlabeled images into an encoder, discrete codes and explanations.\n\n"
-    "Start with `imsvd demo`; then `imsvd pretrain FOLDER --out runs/a`.",
+    cls=_Panels,
+    help="Train image encoders and discrete codes without labels, and look at what they learned.\n\n"
+    "Start with `imsvd demo`. Then train on your own images: "
+    "`imsvd pretrain FOLDER --out runs/a`.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
 evaluate = typer.Typer(
-    help="Measure how good a run's features are; results also go to RUN/results.jsonl.",
+    help="Measure the quality of an encoder; results are also appended to RUN/results.jsonl.",
     no_args_is_help=True,
 )
 bench = typer.Typer(
-    help="Measure speed and memory on this machine, as ratios against named alternatives.",
+    help="Measure speed and memory on this machine, relative to alternatives.",
     no_args_is_help=True,
 )
 app.add_typer(evaluate, name="evaluate")
 app.add_typer(bench, name="bench")
 console = Console()
 
+Data = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="Images: a folder, an archive, or a dataset name (shapes, cifar10, cifar100, stl10).",
+    ),
+]
+Splits = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="Labeled images: a folder with train/ and test/ (or val/), or a dataset name.",
+    ),
+]
+Run = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Run folder, as written by `imsvd pretrain`.")
+]
+Spec = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="Run folder, or another encoder: untrained:RUN, timm:NAME, timm:NAME:random, "
+        "timm:NAME:FILE; likewise torchvision:NAME.",
+    ),
+]
+RecipeName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="A recipe from `imsvd recipes`. Default: chosen by image size and hardware.",
+    ),
+]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting, such as optimizer.lr=0.3; repeatable. "
+        "`imsvd recipes --keys` lists all keys.",
+    ),
+]
+ProtocolEpochs = Annotated[
+    int | None,
+    typer.Option("--epochs", metavar="N", help="Epochs to train. Default: as published."),
+]
+ProtocolSets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting of the protocol, such as head_lr=0.1 or compute.devices=2; "
+        "repeatable.",
+    ),
+]
+
 
 @app.callback(invoke_without_command=True)
 def _options(
-    version: Annotated[bool, typer.Option("--version", help="Show the version and stop.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
     if version:
         console.print(f"imsvd {__version__}", highlight=False)
@@ -54,18 +140,18 @@ def main() -> None:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         _fail(
-            f"the disk is full ({error.filename or 'no file named'}); "
+            f"the disk is full ({error.filename or 'unknown file'}); "
             "free some space and run the same command to resume."
         )
     except Interrupted as interruption:
         sys.exit(interruption.exit_code)
     except RuntimeError as error:
-        # Named, not imported: torch takes a second to load, and most mistakes are found before.
+        # By name: importing torch takes a second, and most mistakes are found before.
         if type(error).__name__ != "OutOfMemoryError":
             raise
         _fail(
-            "the GPU is out of memory; free it from other programs, lower the batch size with --set, "
-            "or add --set compute.accelerator=cpu."
+            "the GPU is out of memory; close other programs that use it, reduce the batch size "
+            "with --set, or add --set compute.accelerator=cpu."
         )
 
 
@@ -74,3 +160,62 @@ def _fail(sentence: str) -> None:
         f"[red]imsvd:[/red] {escape(sentence)}", highlight=False, soft_wrap=True
     )
     sys.exit(2)
+
+
+def print_path(title: str, path: Path) -> None:
+    """Print a path on one line, however long, so that it can be copied."""
+    console.print(f"{title}: {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def name_list(text: str) -> list[str]:
+    """Parse a list of names such as "imsvd,vicreg"."""
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """Parse a list of integers such as "1,2,4"."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"{text!r} is not a list of integers such as 1,2,4.") from None
+
+
+def number_pairs(text: str) -> tuple[tuple[int, int], ...]:
+    """Parse a list of sizes such as "256,8160 2048,8160"."""
+    pairs = tuple(whole_numbers(pair) for pair in text.split())
+    if not pairs or any(len(pair) != 2 for pair in pairs):
+        raise InputError(f"{text!r} is not a list of sizes such as '256,8160 2048,8160'.")
+    return tuple((pair[0], pair[1]) for pair in pairs)
+
+
+def width_lists(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Parse the layer widths of two projectors, such as "8192,8160 8192,8192,8192"."""
+    lists = [whole_numbers(part) for part in text.split()]
+    if len(lists) != 2:
+        raise InputError(f"{text!r} is not two lists of widths such as '8192,8160 8192,8192,8192'.")
+    return lists[0], lists[1]
+
+
+def say_where(run: str) -> None:
+    """Print where results are recorded if not in the run folder: a timm backbone has none."""
+    from imsvd.encoder import results_folder  # noqa: PLC0415
+
+    if (folder := results_folder(run)) != Path(run):
+        console.print(f"Recorded in {folder / 'results.jsonl'}", highlight=False, soft_wrap=True)
+
+
+def print_trained(run: str, metrics: dict[str, float]) -> None:
+    """Print the metrics of an evaluation, once for all processes."""
+    from imsvd.distributed import rank  # noqa: PLC0415
+
+    if rank() == 0:
+        print_metrics(metrics)
+        say_where(run)
+
+
+def print_metrics(metrics: dict[str, float]) -> None:
+    """Print percentages as a table."""
+    table = Table("metric", "%")
+    for name, value in metrics.items():
+        table.add_row(name, f"{value:.2f}")
+    console.print(table)

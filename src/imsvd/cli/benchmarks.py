@@ -7,12 +7,7 @@ from typing import Annotated
 
 import typer
 
-from imsvd.cli.app import bench, console
-from imsvd.cli.shared import (
-    number_pairs,
-    whole_numbers,
-    width_lists,
-)
+from imsvd.cli.app import bench, console, number_pairs, whole_numbers, width_lists
 
 
 @bench.command("loss")

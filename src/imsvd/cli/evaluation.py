@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from imsvd.cli.app import console, evaluate
-from imsvd.cli.shared import (
+from imsvd.cli.app import (
     ProtocolEpochs,
     ProtocolSets,
     Spec,
     Splits,
+    console,
+    evaluate,
     print_metrics,
     print_trained,
     say_where,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from imsvd.cli.app import app, console
-from imsvd.cli.shared import Sets, whole_numbers
+from imsvd.cli.app import Sets, app, console, whole_numbers
 from imsvd.errors import InputError
 
 if TYPE_CHECKING:

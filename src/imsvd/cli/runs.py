@@ -1,0 +1,194 @@
+"""Commands for finished runs: info, results, explain, explore, codes, export."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from typer.core import TyperCommand
+
+from imsvd.cli.app import Data, Run, Spec, app, console, name_list, print_path
+from imsvd.errors import InputError
+
+
+@app.command()
+def info(run: Run) -> None:
+    """Show the state of a run: method, data, last epoch, results."""
+    from imsvd.evaluation.results import read_results  # noqa: PLC0415
+    from imsvd.runs import RunFolder  # noqa: PLC0415
+
+    folder = RunFolder(run)
+    config, metrics = folder.config(), folder.metrics()
+    table = Table(show_header=False, box=None)
+    table.add_row("method", f"{config.method.name} on {config.backbone.name}")
+    table.add_row("data", config.data.source)
+    table.add_row("epochs", f"{metrics[-1]['epoch'] if metrics else 0} of {config.training.epochs}")
+    if metrics:
+        last = metrics[-1]
+        terms = ", ".join(f"{name} {value:.3f}" for name, value in last["terms"].items())
+        table.add_row("loss", f"{last['loss']:.3f}  ({terms})")
+        health = (f"{name} {value:.3g}" for name, value in last["health"].items())
+        table.add_row("health", ", ".join(health))
+        speed = f"{last['images_per_second']:.0f} images/s"
+        table.add_row("time", f"{last['total_seconds'] / 60:.1f} min, {speed}")
+    if folder.bad_images.exists():
+        count = len(folder.bad_images.read_text().splitlines())
+        table.add_row("bad images", f"{count}, listed in {folder.bad_images}")
+    for result in read_results(run):
+        table.add_row(result["protocol"], f"{json.dumps(result['metrics'])}  on {result['data']}")
+    console.print(table)
+
+
+@app.command()
+def results(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN", help="Run folders, or folders below results/."),
+    ],
+    form: Annotated[
+        str, typer.Option("--format", metavar="FORMAT", help="text, markdown, csv or json.")
+    ] = "text",
+) -> None:
+    """Show the latest result of every protocol, next to the paper's for the same setting."""
+    from imsvd.evaluation.results import results_table  # noqa: PLC0415
+
+    typer.echo(results_table(runs, form))
+
+
+class _ExplainCommand(TyperCommand):
+    """Names the parts of an explanation in its help; they are known only after importing torch."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from imsvd.explanations import PARTS  # noqa: PLC0415
+
+        for option in self.params:
+            if option.name == "only":
+                option.help = f"Parts to make: {', '.join(PARTS)}. Default: all."  # type: ignore[attr-defined]
+        super().format_help(ctx, formatter)
+
+
+@app.command(cls=_ExplainCommand)
+def explain(
+    run: Run,
+    data: Data,
+    split: Annotated[
+        str,
+        typer.Option(metavar="SPLIT", help="train (all images if there is no test split) or test."),
+    ] = "train",
+    only: Annotated[str, typer.Option(metavar="PART,…", help="Parts to make.")] = "",
+) -> None:
+    """Measure and draw what each variable and unit responds to, and write a report.
+
+    Safe to interrupt; run the same command to resume.
+    """
+    from imsvd import explanations  # noqa: PLC0415
+
+    summary = explanations.explain(run, data, split=split, only=name_list(only), console=console)
+    if (table := explanations.properties_table(summary)) is not None:
+        console.print(table)
+    print_path("Results", run / "explanations")
+    print_path("Report", explanations.report_path(run))
+
+
+@app.command()
+def explore(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN", help="Run folders that `imsvd explain` has explained."),
+    ],
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Address to listen on.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(metavar="N", help="Port to listen on; 0 picks a free one.", min=0, max=65535),
+    ] = 8000,
+    allow_network: Annotated[
+        bool,
+        typer.Option("--allow-network", help="Accept remote connections that present the token."),
+    ] = False,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKEN", help="Access token; generated automatically with --allow-network."
+        ),
+    ] = None,
+    no_browser: Annotated[
+        bool, typer.Option("--no-browser", help="Print the address without opening a browser.")
+    ] = False,
+) -> None:
+    """Explore explained runs in a browser: variables, units, images, maps, training.
+
+    Run `imsvd explain RUN DATA` first. Given several runs, the explorer also compares them.
+    Ctrl-C stops the server.
+    """
+    try:
+        from imsvd.explorer import serve  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name not in ("fastapi", "starlette", "uvicorn"):
+            raise
+        raise InputError(
+            f"the explorer needs {error.name}, which is not installed; "
+            "install it with `pip install 'imsvd[explorer]'`."
+        ) from error
+    serve(
+        runs,
+        host=host,
+        port=port,
+        token=token,
+        allow_network=allow_network,
+        browser=not no_browser,
+        console=console,
+    )
+
+
+@app.command()
+def codes(
+    run: Spec,
+    data: Data,
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Parquet file to write.")],
+    split: Annotated[
+        str,
+        typer.Option(
+            metavar="SPLIT", help="train (all images if there is no test split), test or all."
+        ),
+    ] = "train",
+    embedding: Annotated[
+        bool, typer.Option("--embedding", help="Also write the features.")
+    ] = False,
+) -> None:
+    """Write the discrete code of every image, with its confidence, to a Parquet file."""
+    from imsvd import api  # noqa: PLC0415
+
+    written = api.write_codes(run, data, out, split=split, embedding=embedding, console=console)
+    print_path(f"Codes of {written.images:,} images", out)
+
+
+@app.command()
+def export(
+    run: Spec,
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="File to write; for timm, a new folder.")
+    ],
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="torchvision, timm, detectron2, safetensors or onnx.",
+        ),
+    ],
+    output_kind: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND", help="Output of an ONNX graph: features, probabilities or codes."
+        ),
+    ] = "features",
+) -> None:
+    """Export an encoder to the format of another tool, and verify it by loading it there."""
+    from imsvd import api  # noqa: PLC0415
+
+    print_path("Exported to", api.export(run, form, out, output_kind=output_kind))
