@@ -11,15 +11,13 @@ import pytest
 from rich.console import Console
 
 from imsvd.compare import Candidate, Variant, choose_variants, compare_methods, plan, read_variant
-from imsvd.config import Config, override
+from imsvd.config import override
 from imsvd.errors import InputError
 from imsvd.grid import runner, worker
 from imsvd.grid.comparison import EQUAL, Comparison
 from imsvd.grid.jobs import Job
 from imsvd.methods import METHODS
 from imsvd.recipes import RECIPES, recipe
-from imsvd.recipes.method_recipes import METHOD_RECIPES
-from imsvd.recipes.scale import Scale
 from tests.grid import small
 from tests.grid.forking import GridServer
 from tests.grid.test_runner import Ended
@@ -28,7 +26,7 @@ from tests.training.processes import Running, wait_for_step
 from tests.training.tiny import CommandLine
 
 QUIET = Console(quiet=True)
-OTHERS = tuple(name for name in METHODS if name in METHOD_RECIPES)
+OTHERS = tuple(name for name in METHODS if name != "imsvd")
 
 
 def plan_shapes(*methods: str, variants: Sequence[str] = (), **choices: object) -> list[Candidate]:
@@ -49,12 +47,9 @@ def test_every_method_gets_the_same_but_for_head_and_optimizer() -> None:
 
 def test_a_methods_own_budget_is_not_its_own_here(monkeypatch: pytest.MonkeyPatch) -> None:
     name = OTHERS[0]
-    modest = METHOD_RECIPES[name]
-
-    def greedy(config: Config, scale: Scale) -> Config:
-        return override(modest(config, scale), ["training.epochs=99", "training.batch_size=16"])
-
-    monkeypatch.setitem(METHOD_RECIPES, name, greedy)
+    kind, _ = METHODS[name]
+    greedy = kind.recipes["small"]._replace(training={"epochs": 99, "batch_size": 16})
+    monkeypatch.setattr(kind, "recipes", {**kind.recipes, "small": greedy})
     assert recipe("cifar10-cpu", name).training.epochs == 99
     (_, candidate) = plan_shapes(name, lr_factors=(1,))
     assert candidate.jobs[0].config.training == RECIPES["cifar10-cpu"]().training

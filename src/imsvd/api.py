@@ -16,9 +16,7 @@ from imsvd.datasets.opening import absolute
 from imsvd.encoder import Encoder, load, open_encoder
 from imsvd.export import export_encoder
 from imsvd.progress import progress_bar
-from imsvd.recipes import recipe
-from imsvd.recipes.fitting import fit_to_images
-from imsvd.recipes.phases import override_in_proportion
+from imsvd.recipes import fit_to_images, override_in_proportion, recipe
 from imsvd.runs import RunFolder
 from imsvd.training import train
 from imsvd.training.memory import fit_to_memory

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from imsvd.api import configure
-from imsvd.config import Config, method_settings_class, parse_config, require_every_phase
+from imsvd.config import Config, method_settings_class, parse_config
 from imsvd.errors import InputError
 from imsvd.grid.comparison import (
     EQUAL,
@@ -28,7 +28,7 @@ from imsvd.grid.jobs import Job, check_data, check_seeds, check_settings, run_fo
 from imsvd.grid.runner import GridState, run_grid
 from imsvd.methods import METHODS
 from imsvd.progress import counted
-from imsvd.recipes.phases import override_in_proportion
+from imsvd.recipes import override_in_proportion
 
 LR_FACTORS = (0.33, 1.0, 3.0)
 """Factors of the recipe's learning rate that every method is trained with."""
@@ -141,7 +141,7 @@ def plan(
         # A method's recipe may have other epochs or batches; a comparison equalizes them.
         alike = own.model_copy(update={group: getattr(common, group) for group in EQUAL})
         alike = override_in_proportion(alike, [*settings, *differences])
-        require_every_phase(alike)
+        alike.method.require_epochs(alike.training.epochs)
         label = name if differences else ""
         for factor in dict.fromkeys(lr_factors):
             jobs = tuple(

@@ -181,16 +181,6 @@ class Config(Settings):
         )
 
 
-def require_every_phase(config: Config) -> None:
-    """Refuse to train a method that would end in its warm-up; a single epoch has no room for more."""
-    phase, epochs = getattr(config.method, "warmup_epochs", 0), config.training.epochs
-    if phase >= epochs > 1:
-        raise InputError(
-            f"method.warmup_epochs={phase} of {config.method.name} leaves nothing of "
-            f"training.epochs={epochs}; lower the first or raise the second."
-        )
-
-
 def method_settings(name: str) -> MethodSettings:
     """Return the default settings of the method called `name`."""
     return method_settings_class(name)()

@@ -21,7 +21,6 @@ from imsvd.config import Config
 from imsvd.errors import InputError
 from imsvd.files import write_atomically
 from imsvd.information import codes, soft_discretize
-from imsvd.methods import IMSVDSettings
 from imsvd.networks import BackboneSettings, build_backbone, feature_width, projector
 from imsvd.pretrained import Backbone, BackboneSpec, open_backbone, parse_spec
 from imsvd.runs import RunFolder
@@ -132,9 +131,7 @@ def describe_encoder(config: Config) -> EncoderDescription:
     return EncoderDescription(
         method=method.name,
         backbone=config.backbone,
-        projector=method.projector if isinstance(method, IMSVDSettings) else (),
-        standardize=isinstance(method, IMSVDSettings) and method.standardize,
-        units=method.variable_units,
+        **method.code_head._asdict(),
         size=config.views.whole_image_size,
         mean=view.mean,
         std=view.std,

@@ -1,8 +1,7 @@
-"""What every method must do, whatever it is."""
+"""The contract of every method. A method in `METHODS` is tested here without an edit."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -10,64 +9,42 @@ from torch import Tensor
 
 from imsvd.checkpoints import read_checkpoint, save_checkpoint
 from imsvd.config import override
-from imsvd.methods import METHODS, IMSVDSettings, Method, MethodSettings, build_method
-from imsvd.methods.barlow_twins import BarlowTwinsSettings
-from imsvd.methods.byol import BYOLSettings
-from imsvd.methods.corinfomax import CorInfoMaxSettings
-from imsvd.methods.dissl import DISSLSettings
-from imsvd.methods.la import LASettings
-from imsvd.methods.moco_v2 import MoCoV2Settings
-from imsvd.methods.npid import NPIDSettings
-from imsvd.methods.pcl import PCLSettings
-from imsvd.methods.simclr import SimCLRSettings
-from imsvd.methods.simsiam import SimSiamSettings
-from imsvd.methods.swav import SwAVSettings
-from imsvd.methods.vicreg import VICRegSettings
-from imsvd.methods.wmse import WMSESettings
+from imsvd.methods import METHODS, Method, MethodSettings, build_method
+from imsvd.methods.base import SMALLEST_BATCH, Scale
 from imsvd.networks import build_backbone
+from imsvd.recipes import recipe
+from imsvd.training.display import LABELS
 from imsvd.training.optimizers import build_optimizer, set_learning_rate
 from tests.training import tiny
 
-SMALL: dict[str, Callable[[], MethodSettings]] = {
-    "imsvd": lambda: IMSVDSettings(projector=(16, 16), units=4),
-    "npid": lambda: NPIDSettings(projector=(16,), num_negatives=6),
-    "vicreg": lambda: VICRegSettings(projector=(16, 16)),
-    "simclr": lambda: SimCLRSettings(projector=(16, 16)),
-    "byol": lambda: BYOLSettings(projector=(16, 16), predictor=16),
-    "simsiam": lambda: SimSiamSettings(projector=(16, 16), predictor=8),
-    "barlow_twins": lambda: BarlowTwinsSettings(projector=(16, 16)),
-    "moco_v2": lambda: MoCoV2Settings(projector=(16, 16), queue_length=20),
-    "corinfomax": lambda: CorInfoMaxSettings(projector=(16, 8)),
-    "la": lambda: LASettings(
-        projector=(16,), num_background=8, clusters=(3, 5), warmup_epochs=1, num_negatives=6
-    ),
-    "wmse": lambda: WMSESettings(projector=(16, 4), whitening_size=8),
-    "pcl": lambda: PCLSettings(
-        projector=(16, 16), queue_length=32, clusters=(3, 5), warmup_epochs=1
-    ),
-    "swav": lambda: SwAVSettings(
-        projector=(16, 16), prototypes=6, freeze_steps=1, queue_length=16, queue_start_epoch=1
-    ),
-    "dissl": lambda: DISSLSettings(teacher=(16,), classes=12),
+SAMPLES = 40
+"""Images in the data that the methods are built for."""
+
+FORMS = {
+    f"{name}, {form}": settings.smallest()
+    for name, (kind, _) in METHODS.items()
+    for form, settings in (
+        ("published", kind()),
+        ("small", recipe("cifar10-cpu", name).method),
+    )
 }
+"""The smallest form of every method as published and as in short runs, which use other parts of it."""
+
+every_form = pytest.mark.parametrize("settings", FORMS.values(), ids=FORMS)
 
 
-SAMPLES = 24
-"""Images in the data that the methods are told of."""
-
-
-def build(name: str, seed: int = 0) -> Method:
+def build(settings: MethodSettings, seed: int = 0) -> Method:
     torch.manual_seed(seed)
-    return build_method(SMALL[name](), build_backbone(tiny.config().backbone), SAMPLES)
+    return build_method(settings, build_backbone(tiny.config().backbone), SAMPLES)
 
 
 def views(seed: int = 0) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(8, 3, 32, 32, generator=generator) for _ in range(2)]
+    return [torch.randn(SMALLEST_BATCH, 3, 32, 32, generator=generator) for _ in range(2)]
 
 
 def samples(seed: int = 0) -> Tensor:
-    return torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(seed))[:8]
+    return torch.randperm(SAMPLES, generator=torch.Generator().manual_seed(seed))[:SMALLEST_BATCH]
 
 
 def train(
@@ -88,32 +65,48 @@ def train(
     return optimizer.state_dict()
 
 
-def test_every_method_has_a_small_form_here() -> None:
-    assert SMALL.keys() == METHODS.keys()
+@pytest.mark.parametrize("name", METHODS)
+def test_settings_know_their_name_and_rows(name: str) -> None:
+    kind, _ = METHODS[name]
+    assert kind().name == name
+    assert set(kind.recipes) == (set() if name == "imsvd" else set(get_args(Scale)))
+    assert all(row.provenance and "\n" not in row.provenance for row in kind.recipes.values())
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_settings_know_their_name(name: str) -> None:
-    assert METHODS[name][0]().name == name
+def test_facts_name_settings_that_exist(name: str) -> None:
+    kind, _ = METHODS[name]
+    named = {*kind.counted_in_epochs, *kind.smallest_sizes, *filter(None, [kind.first_phase])}
+    assert named <= set(kind.model_fields)
+    assert not kind.first_phase or kind.first_phase in kind.counted_in_epochs
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_step_gives_what_the_loop_reads(name: str) -> None:
-    method = build(name)
+@every_form
+def test_the_smallest_form_is_as_small_as_it_gets(settings: MethodSettings) -> None:
+    assert settings.smallest() == settings
+    weights = build(settings).parameters()
+    assert sum([weight.numel() for weight in weights if weight.requires_grad]) < 50_000
+
+
+@every_form
+def test_a_step_gives_what_the_loop_reads(settings: MethodSettings) -> None:
+    method = build(settings)
     output = method(views(), samples())
     assert output.loss.shape == ()
     assert torch.isfinite(output.loss)
     assert all(term.shape == () and not term.requires_grad for term in output.terms.values())
-    assert len(output.features) == len(output.embedding) == 8
+    assert len(output.features) == len(output.embedding) == SMALLEST_BATCH
     health = method.summarize(method.statistics(output.embedding))
     assert all(isinstance(value, float) for value in health.values())
-    for row in method.bounds(8).values():
+    for row in method.bounds(SMALLEST_BATCH).values():
         assert set(row) == {*output.terms, "total"}
+    labels = {**LABELS, **settings.labels}
+    assert all(len(labels.get(name, name)) <= 5 for name in (*output.terms, *health))
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_every_parameter_gets_a_gradient_and_every_weight_moves(name: str) -> None:
-    method = build(name)
+@every_form
+def test_every_parameter_gets_a_gradient_and_every_weight_moves(settings: MethodSettings) -> None:
+    method = build(settings)
     before = {key: value.clone() for key, value in method.named_parameters()}
     train(method, steps=3)  # a zero-initialized block passes gradients on only after it has moved
     for key, parameter in method.named_parameters():
@@ -123,14 +116,14 @@ def test_every_parameter_gets_a_gradient_and_every_weight_moves(name: str) -> No
             assert parameter.ndim == 1 or not torch.equal(parameter, before[key]), key
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_checkpoint_continues_exactly(name: str, tmp_path: Path) -> None:
-    method = build(name)
+@every_form
+def test_a_checkpoint_continues_exactly(settings: MethodSettings, tmp_path: Path) -> None:
+    method = build(settings)
     state = {"optimizer": train(method, steps=3), "weights": dict(method.state_dict())}
     loaded = read_checkpoint(save_checkpoint(tmp_path, 3, state))
-    other = build(name, seed=1)
+    other = build(settings, seed=1)
     other.load_state_dict(loaded["weights"])
-    # In the midst of an epoch: what its beginning has decided must be in the checkpoint too.
+    # In the middle of an epoch: decisions made at its beginning must be in the checkpoint too.
     train(method, 2, state["optimizer"], epochs=False)
     train(other, 2, loaded["optimizer"], epochs=False)
     for key, value in method.state_dict().items():

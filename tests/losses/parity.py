@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from imsvd import distributed
-from imsvd.losses.output import LossOutput
+from imsvd.losses.base import LossOutput
 from tests import gloo
 
 Loss = Callable[..., LossOutput]

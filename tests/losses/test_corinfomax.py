@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from imsvd.errors import InputError
+from imsvd.losses.base import LossOutput
 from imsvd.losses.corinfomax import CorInfoMaxLoss, log_determinant
-from imsvd.losses.output import LossOutput
 from tests.losses.parity import (
     assert_ranks_equal_one_process,
     embeddings,

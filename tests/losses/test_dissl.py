@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from imsvd.errors import InputError
+from imsvd.losses.base import LossOutput
 from imsvd.losses.dissl import DISSLLoss
-from imsvd.losses.output import LossOutput
 from tests.losses.parity import (
     assert_ranks_equal_one_process,
     embeddings,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from imsvd import distributed
 from imsvd.errors import InputError
-from imsvd.losses.output import LossOutput
+from imsvd.losses.base import LossOutput
 from imsvd.losses.swav import SwAVLoss, sinkhorn_codes
 from tests.losses.comparing import (
     assert_half_precision_is_computed_in_single,

@@ -3,7 +3,7 @@ from torch import Tensor, nn
 
 from imsvd.losses.byol import BYOLLoss
 from imsvd.methods.byol import BYOL, BYOLSettings
-from imsvd.methods.momentum import cosine_momentum
+from imsvd.methods.memory import cosine_momentum
 from tests.methods.networks import SAMPLES, NormFree, views
 
 SETTINGS = BYOLSettings(projector=(10, 5), predictor=7, momentum=0.9)

@@ -84,7 +84,7 @@ def test_two_processes_train_as_one() -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"clusters": (3, 24)}, r"method.clusters=\[3, 24\] asks for 24 clusters of 24 images"),
+        ({"clusters": (3, 24)}, r"method.clusters=\[3, 24\] needs more than the 24 images"),
         ({"num_background": 25}, "method.num_background=25 is more than the 24 images"),
     ],
 )

@@ -96,5 +96,5 @@ def test_the_loss_of_instances_falls() -> None:
 
 
 def test_the_number_of_images_must_be_known() -> None:
-    with pytest.raises(InputError, match="number of images"):
+    with pytest.raises(InputError, match="number of training images"):
         NPID(NPIDSettings(), NormFree())

@@ -133,5 +133,7 @@ def test_two_processes_train_as_one() -> None:
 
 
 def test_too_few_images_are_refused() -> None:
-    with pytest.raises(InputError, match=r"method.clusters=\[3, 24\] asks for 24 clusters"):
+    with pytest.raises(
+        InputError, match=r"method.clusters=\[3, 24\] needs more than the 24 images"
+    ):
         build(clusters=(3, 24))

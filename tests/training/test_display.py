@@ -3,6 +3,7 @@ from typing import Any
 
 from rich.console import Console
 
+from imsvd.methods import IMSVDSettings
 from imsvd.training.display import TrainingDisplay
 
 TERMS = ("invariance", "diagonal_entropy", "off_diagonal_entropy")
@@ -31,7 +32,7 @@ def record(epoch: int, **extra: Any) -> dict[str, Any]:
 
 def shown(*records: dict[str, Any], epochs: int = 1000) -> list[str]:
     console = Console(file=io.StringIO(), width=80)
-    display = TrainingDisplay(console, epochs, 2048)
+    display = TrainingDisplay(console, epochs, 2048, IMSVDSettings.labels)
     for item in records:
         display.begin_epoch(item["epoch"], 0, 2)
         display.step()
@@ -73,7 +74,7 @@ def test_an_epoch_without_knn_leaves_its_column_empty() -> None:
 
 def test_a_quiet_console_shows_nothing() -> None:
     console = Console(file=io.StringIO(), quiet=True)
-    with TrainingDisplay(console, 1, 2) as display:
+    with TrainingDisplay(console, 1, 2, IMSVDSettings.labels) as display:
         display.begin_epoch(1, 0, 1)
         display.end_epoch(record(1), BOUNDS)
     assert isinstance(console.file, io.StringIO)

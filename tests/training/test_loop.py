@@ -1,4 +1,3 @@
-import json
 import os
 import shutil
 import signal
@@ -6,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -18,6 +16,7 @@ from imsvd.config import override
 from imsvd.datasets import open_source
 from imsvd.errors import InputError, Interrupted
 from imsvd.methods import METHODS, Method, MethodOutput, build_method
+from imsvd.methods.base import SMALLEST_BATCH
 from imsvd.networks import build_backbone
 from imsvd.recipes import recipe
 from imsvd.runs import RunFolder
@@ -28,17 +27,11 @@ from imsvd.training.fitness import check_precision
 from imsvd.training.hardware import launch
 from imsvd.training.online import OnlineKNN
 from imsvd.views import Batch
-from tests.contracts.test_methods import SMALL
 from tests.test_api import write_images
 from tests.training import tiny
 from tests.training.processes import ENVIRONMENT, saved_step
 
 QUIET = Console(quiet=True)
-
-
-def small_settings(method: str) -> dict[str, Any]:
-    """What differs in a small form of a method from its defaults."""
-    return SMALL[method]().model_dump(mode="json", exclude_defaults=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -152,11 +145,11 @@ def test_streamed_images_and_stochastic_depth_resume_exactly(
 def test_every_method_resumes_exactly_inside_an_epoch_of_unlabeled_images(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = write_images(tmp_path / "data", 24)
+    data = write_images(tmp_path / "data", 3 * SMALLEST_BATCH)
     settings = [part for part in tiny.SETTINGS if not part.startswith("method.")]
-    method = [f"method.{key}={json.dumps(value)}" for key, value in small_settings(name).items()]
-    wanted = [f"data.source={data}", *settings, *method, "training.epochs=3"]
-    config = override(recipe("shapes", name), [*wanted, "training.batch_size=8"])
+    sizes = ["training.epochs=3", f"training.batch_size={SMALLEST_BATCH}"]
+    config = override(recipe("shapes", name), [f"data.source={data}", *settings, *sizes])
+    config = config.model_copy(update={"method": config.method.smallest()})
     whole, parts = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "parts")
     train(config, whole, QUIET)
     take_step = loop.Trainer._train_step

@@ -19,14 +19,14 @@ the paper does not mention; so does this. Means, variances and C are those of th
 import torch
 from torch import Tensor, nn
 
-from imsvd.losses.batch_statistics import (
+from imsvd.losses.base import (
+    LossOutput,
     centered,
+    checked_pair,
     global_mean,
     moment_energy,
     sample_mean,
 )
-from imsvd.losses.output import LossOutput
-from imsvd.losses.pairs import checked_pair
 
 EPSILON = 1e-5
 """Added to the variance, as BatchNorm does."""

@@ -15,8 +15,7 @@ The paper adds the losses of both directions; the method does so, with this loss
 
 from torch import Tensor, nn
 
-from imsvd.losses.output import LossOutput
-from imsvd.losses.pairs import checked_pair, mean_cosine
+from imsvd.losses.base import LossOutput, checked_pair, mean_cosine
 
 
 class BYOLLoss(nn.Module):

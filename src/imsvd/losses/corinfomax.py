@@ -25,13 +25,13 @@ import torch
 from torch import Tensor, nn
 
 from imsvd.errors import InputError
-from imsvd.losses.batch_statistics import (
+from imsvd.losses.base import (
+    LossOutput,
+    checked_pair,
     global_mean,
     mean_squared_difference,
     sample_mean,
 )
-from imsvd.losses.output import LossOutput
-from imsvd.losses.pairs import checked_pair
 
 
 def log_determinant(matrix: Tensor) -> Tensor:

@@ -27,8 +27,7 @@ from torch import Tensor, nn
 
 from imsvd.errors import InputError
 from imsvd.information import at_least_float32, entropy
-from imsvd.losses.batch_statistics import global_mean
-from imsvd.losses.output import LossOutput
+from imsvd.losses.base import LossOutput, global_mean
 
 
 def cross_entropy(probabilities: Tensor, log_probabilities: Tensor) -> Tensor:

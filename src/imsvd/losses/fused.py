@@ -22,9 +22,9 @@ from torch import Tensor
 
 from imsvd import distributed
 from imsvd.information import Units, at_least_float32, entropy, soft_discretize
+from imsvd.losses.base import LossOutput
 from imsvd.losses.bounds import TermFactors
 from imsvd.losses.joint_entropy import OffDiagonal, keep_positive_, off_diagonal, scaled_gradients
-from imsvd.losses.output import LossOutput
 
 # Samples treated together in step 3 fill this much per tensor: few enough to stay in cache.
 CHUNK_BYTES = 2 * 2**20

@@ -30,10 +30,10 @@ from torch import Tensor, nn
 from imsvd import distributed
 from imsvd.errors import InputError
 from imsvd.information import Units, entropy, resolve_units, variable_sums
+from imsvd.losses.base import LossOutput
 from imsvd.losses.bounds import IMSVDBounds, TermFactors, imsvd_bounds
 from imsvd.losses.fused import LossShape, fused_loss
 from imsvd.losses.joint_entropy import off_diagonal_entropy_sum
-from imsvd.losses.output import LossOutput
 
 Invariance = Literal["inner_product", "cross_entropy"]
 Normalization = Literal["averaged", "paper"]

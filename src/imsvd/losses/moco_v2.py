@@ -20,8 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from imsvd import distributed
-from imsvd.losses.output import LossOutput
-from imsvd.losses.pairs import checked_pair
+from imsvd.losses.base import LossOutput, checked_pair
 from imsvd.losses.simclr import contrast_bounds
 
 

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from imsvd import distributed
 from imsvd.errors import InputError
 from imsvd.information import at_least_float32
-from imsvd.losses.output import LossOutput
+from imsvd.losses.base import LossOutput
 
 InstanceForm = Literal["nce", "softmax"]
 

@@ -31,8 +31,8 @@ from torch import Tensor, nn
 
 from imsvd import distributed
 from imsvd.information import at_least_float32
+from imsvd.losses.base import LossOutput
 from imsvd.losses.moco_v2 import MoCoV2Loss
-from imsvd.losses.output import LossOutput
 
 SMOOTHING = 10
 """α, which keeps small clusters from having large concentrations."""

@@ -22,8 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from imsvd import distributed
-from imsvd.losses.output import LossOutput
-from imsvd.losses.pairs import checked_pair
+from imsvd.losses.base import LossOutput, checked_pair
 
 
 def repulsion(own: Tensor, every: Tensor, position: Tensor, temperature: float) -> Tensor:

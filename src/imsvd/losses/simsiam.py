@@ -14,8 +14,7 @@ Eq. 4 halves the sum of both directions: the method averages them, with this los
 
 from torch import Tensor, nn
 
-from imsvd.losses.output import LossOutput
-from imsvd.losses.pairs import checked_pair, mean_cosine
+from imsvd.losses.base import LossOutput, checked_pair, mean_cosine
 
 
 class SimSiamLoss(nn.Module):

@@ -20,15 +20,15 @@ the global batch, as in the authors' code.
 import torch
 from torch import Tensor, nn
 
-from imsvd.losses.batch_statistics import (
+from imsvd.losses.base import (
+    LossOutput,
     centered,
+    checked_pair,
     global_mean,
     global_size,
     mean_squared_difference,
     moment_energy,
 )
-from imsvd.losses.output import LossOutput
-from imsvd.losses.pairs import checked_pair
 
 EPSILON = 1e-4
 """ε of Eq. 2: keeps the square root differentiable at collapse."""

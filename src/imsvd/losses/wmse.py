@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from imsvd import distributed
 from imsvd.errors import InputError
 from imsvd.information import at_least_float32
-from imsvd.losses.output import LossOutput
+from imsvd.losses.base import LossOutput
 
 
 def whiten(values: Tensor, shrinkage: float = 0.0) -> Tensor:

@@ -10,9 +10,19 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from imsvd.losses.byol import BYOLLoss
-from imsvd.methods.base import Method, MethodOutput, MethodSettings, average_terms
-from imsvd.methods.momentum import cosine_momentum, momentum_copy, update_momentum
-from imsvd.methods.predictions import prediction_pairs
+from imsvd.methods.base import (
+    CLIPPED_LARS,
+    SMALL_LR,
+    Method,
+    MethodOutput,
+    MethodSettings,
+    RecipeRow,
+    RecipeRows,
+    layer_widths,
+    mean_output,
+)
+from imsvd.methods.memory import cosine_momentum, momentum_copy, update_momentum
+from imsvd.methods.pairwise import prediction_pairs
 from imsvd.networks import feature_width, projector
 
 
@@ -20,21 +30,39 @@ class BYOLSettings(MethodSettings):
     """Settings of BYOL; the defaults are the paper's for ImageNet."""
 
     name: Literal["byol"] = "byol"
-    projector: tuple[int, ...] = Field(
-        (4096, 256),
-        min_length=1,
-        description="widths of the projector's layers; the last is the embedding",
-    )
+    projector: tuple[int, ...] = layer_widths(4096, 256)
     predictor: int = Field(4096, ge=1, description="hidden width of the predictor")
     momentum: float = Field(
         0.99, ge=0, le=1, description="momentum of the target at the start; rises to 1 at the end"
     )
 
-    admits_local_views: ClassVar[bool] = True
+    admits_local_views: ClassVar = True
+    labels: ClassVar = {"cosine": "cos"}
+    smallest_sizes: ClassVar = {"projector": 8, "predictor": 8}
+    recipes: ClassVar[RecipeRows] = {
+        "small": RecipeRow(
+            "chosen for short runs on a CPU",
+            method={"projector": (1024, 128), "predictor": 512},
+            optimizer=SMALL_LR,
+        ),
+        "cifar10": RecipeRow(
+            "solo-learn's run of 1,000 epochs (92.6 % linear), not repeated here",
+            optimizer={**CLIPPED_LARS, "lr": 1.0, "weight_decay": 1e-5, "final_lr_ratio": 0},
+            training={"batch_size": 256},
+        ),
+        "imagenet": RecipeRow(
+            "the paper's for 100 epochs (arXiv 2006.07733)",
+            optimizer={"lr": 0.45, "final_lr_ratio": 0},
+            training={"batch_size": 4096},
+        ),
+    }
 
 
 class BYOL(Method):
-    """Every view predicts what a moving average of the network makes of the other large views."""
+    """Every view predicts the target network's embedding of the other large views.
+
+    The target network is a moving average of the trained one.
+    """
 
     def __init__(self, settings: BYOLSettings, backbone: nn.Module, num_samples: int = 0) -> None:
         super().__init__()
@@ -56,12 +84,8 @@ class BYOL(Method):
             targets = [self.target(view) for view in views[:2]]
         pairs = prediction_pairs(len(views))
         outputs = [self.loss(predictions[view], targets[target]) for view, target in pairs]
-        return MethodOutput(
-            2 * torch.stack([output.loss for output in outputs]).mean(),
-            average_terms([output.terms for output in outputs]),
-            features[0].detach(),
-            predictions[0].detach(),
-        )
+        mean = mean_output(outputs, features, predictions)
+        return mean._replace(loss=2 * mean.loss)
 
     def after_step(self, progress: float) -> None:
         """Move the target toward the online network, ever more slowly."""

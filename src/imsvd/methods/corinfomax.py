@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch.nn.functional as F
 from pydantic import Field
@@ -11,30 +11,59 @@ from torch import Tensor, nn
 
 from imsvd.information import at_least_float32
 from imsvd.losses.corinfomax import CorInfoMaxLoss
-from imsvd.methods.base import Method, MethodOutput, MethodSettings
+from imsvd.methods.base import (
+    SMALL_LR,
+    Method,
+    MethodOutput,
+    MethodSettings,
+    RecipeRow,
+    RecipeRows,
+    layer_widths,
+)
 from imsvd.networks import feature_width, projector
+
+
+def _sgd(lr: float) -> dict[str, Any]:
+    """The authors' SGD: rates do not scale with the batch and the cosine ends at 1e-6."""
+    return {"name": "sgd", "lr": lr, "scale_lr": False, "weight_decay": 1e-4, "decay_all": True} | {
+        "final_lr_ratio": 1e-6 / lr
+    }
 
 
 class CorInfoMaxSettings(MethodSettings):
     """Settings of CorInfoMax; the defaults are the paper's for ImageNet."""
 
     name: Literal["corinfomax"] = "corinfomax"
-    projector: tuple[int, ...] = Field(
-        (8192, 8192, 512),
-        min_length=1,
-        description="widths of the projector's layers; the last is the embedding",
-    )
+    projector: tuple[int, ...] = layer_widths(8192, 8192, 512)
     invariance_weight: float = Field(2000.0, ge=0, description="α, weight of the views' agreement")
     forgetting: float = Field(
         0.1, ge=0, lt=1, description="λ, share of the past in the running mean and covariance"
     )
     epsilon: float = Field(1e-8, gt=0, description="ε, added to the diagonal of the covariances")
 
+    labels: ClassVar = {"invariance": "TI", "log_volume": "logV"}
+    smallest_sizes: ClassVar = {"projector": 8}
+    recipes: ClassVar[RecipeRows] = {
+        "small": RecipeRow(
+            "the weight of the CIFAR command with a narrower head; not searched",
+            method={"projector": (1024, 64), "invariance_weight": 250.0, "forgetting": 0.1},
+            optimizer=SMALL_LR,
+        ),
+        "cifar10": RecipeRow(
+            "the authors' command",
+            method={"projector": (2048, 2048, 64), "invariance_weight": 250.0, "forgetting": 0.01},
+            optimizer=_sgd(lr=0.5),
+        ),
+        "imagenet": RecipeRow(
+            "the authors' command", optimizer=_sgd(lr=0.2), training={"batch_size": 1536}
+        ),
+    }
+
 
 class CorInfoMax(Method):
     """Two views through one network to the unit sphere, whose covariances are to be large.
 
-    The two views have a running covariance each, so there can be no further ones.
+    Each view has a running covariance of its own, so there can be only two.
     """
 
     def __init__(
@@ -52,7 +81,7 @@ class CorInfoMax(Method):
         )
 
     def forward(self, views: Sequence[Tensor], samples: Tensor) -> MethodOutput:
-        """Compute the loss; each view is its own pass, because BatchNorm must not mix them."""
+        """Compute the loss of the two views' directions."""
         del samples
         features = [self.backbone(view) for view in views]
         embeddings = [at_least_float32(self.projector(feature)) for feature in features]

@@ -10,7 +10,15 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from imsvd.losses.dissl import DISSLLoss
-from imsvd.methods.base import Method, MethodOutput, MethodSettings
+from imsvd.methods.base import (
+    SMALL_LR,
+    Method,
+    MethodOutput,
+    MethodSettings,
+    RecipeRow,
+    RecipeRows,
+    layer_widths,
+)
 from imsvd.networks import feature_width, projector
 
 
@@ -18,16 +26,41 @@ class DISSLSettings(MethodSettings):
     """Settings of DISSL; the defaults are the paper's for ImageNet."""
 
     name: Literal["dissl"] = "dissl"
-    teacher: tuple[int, ...] = Field(
-        (2048, 512), description="hidden widths of the teacher; none makes it linear"
+    teacher: tuple[int, ...] = layer_widths(
+        2048, 512, description="hidden widths of the teacher; none makes it linear", min_length=0
     )
     classes: int = Field(16384, ge=2, description="C, classes to which images are assigned")
     marginal_weight: float = Field(2.3, ge=0, description="λ, weight of using classes evenly")
     invariance_weight: float = Field(0.8, ge=0, description="β, weight of the teacher's agreement")
-    teacher_temperature: float = Field(0.5, gt=0, description="divides the teacher's logits")
-    student_temperature: float = Field(1.0, gt=0, description="divides the student's logits")
+    teacher_temperature: float = Field(0.5, gt=0, description="divisor of the teacher's logits")
+    student_temperature: float = Field(1.0, gt=0, description="divisor of the student's logits")
 
-    admits_local_views: ClassVar[bool] = True
+    admits_local_views: ClassVar = True
+    labels: ClassVar = {
+        "distillation": "dist",
+        "marginal_entropy": "H(t)",
+        "invariance": "TI",
+        "batch_limit": "limit",
+    }
+    smallest_sizes: ClassVar = {"teacher": 8, "classes": 8}
+    recipes: ClassVar[RecipeRows] = {
+        "small": RecipeRow(
+            "chosen by experience, not searched",
+            method={"teacher": (512, 256), "classes": 512},
+            optimizer=SMALL_LR,
+        ),
+        "cifar10": RecipeRow(
+            "the authors' minimal example (STL-10, ResNet-18, Adam) with fewer classes",
+            method={"classes": 4096},
+            optimizer={"name": "adamw", "lr": 2e-3, "scale_lr": False}
+            | {"weight_decay": 1e-6, "decay_all": False},
+            training={"batch_size": 256},
+        ),
+        "imagenet": RecipeRow(
+            "the authors' heads, weights and batch; their optimizer is not known, so IMSVD's",
+            training={"batch_size": 2560},
+        ),
+    }
 
 
 class DISSL(Method):
@@ -40,7 +73,7 @@ class DISSL(Method):
         self.backbone = backbone
         width = feature_width(backbone)
         self.teacher = projector((width, *settings.teacher, settings.classes), last="bias")
-        # Linear, so that what the student can tell, a linear probe can.
+        # Linear, so that a linear probe can decode whatever the student can.
         self.student = nn.Linear(width, settings.classes)
         self.loss = DISSLLoss(
             settings.marginal_weight,
@@ -50,7 +83,7 @@ class DISSL(Method):
         )
 
     def forward(self, views: Sequence[Tensor], samples: Tensor) -> MethodOutput:
-        """Compute the loss; each view is its own pass, because BatchNorm must not mix them."""
+        """Compute the loss of the teacher's and the student's logits."""
         del samples
         features = [self.backbone(view) for view in views]
         teachers = [self.teacher(feature) for feature in features[:2]]
@@ -61,7 +94,7 @@ class DISSL(Method):
     def bounds(self, batch_size: int) -> dict[str, dict[str, float]]:
         """Return the terms of certain and even, undecided, and equal assignments.
 
-        A batch of N certain assignments has at most ln N of marginal entropy, however good.
+        The marginal entropy of a batch of N certain assignments is at most ln N.
         """
         log_classes = math.log(self.classes)
         return {

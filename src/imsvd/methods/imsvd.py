@@ -10,26 +10,21 @@ from torch import Tensor, nn
 
 from imsvd.information import dead_units, one_hotness, resolve_units, soft_discretize
 from imsvd.losses.imsvd import IMSVDLoss
-from imsvd.methods.base import MethodSettings
+from imsvd.methods.base import CodeHead, MethodSettings, layer_widths
 from imsvd.methods.pairwise import PairwiseMethod
-from imsvd.networks import feature_width, projector
 
 
 class IMSVDSettings(MethodSettings):
     """Settings of IMSVD; the defaults are the paper's for ImageNet."""
 
     name: Literal["imsvd"] = "imsvd"
-    projector: tuple[int, ...] = Field(
-        (8192, 8160),
-        min_length=1,
-        description="widths of the projector's layers; the last is the embedding",
-    )
+    projector: tuple[int, ...] = layer_widths(8192, 8160)
     units: int | tuple[int, ...] = Field(
         80, description="units per variable (D_M), or one number per variable"
     )
     standardize: bool = Field(
         False,
-        description="whether a BatchNorm without scale and shift ends the projector; the paper has none",
+        description="end the projector with a BatchNorm without scale and shift; the paper has none",
     )
     invariance: Literal["inner_product", "cross_entropy"] = Field(
         "inner_product", description="form of the invariance term: TI, or TIC of the ablation"
@@ -41,10 +36,20 @@ class IMSVDSettings(MethodSettings):
         "averaged", description="averaged: DE/M and OE/(M(M−1)), as released; paper: both over M²"
     )
     joint: Literal["cross", "within"] = Field(
-        "cross", description="joint probabilities of OE: across the views (paper), or within each"
+        "cross",
+        description="joint probabilities of OE: across the views (Eq. 11), or within each (Eq. 9)",
     )
 
-    admits_local_views: ClassVar[bool] = True
+    admits_local_views: ClassVar = True
+    labels: ClassVar = {
+        "invariance": "TI",
+        "diagonal_entropy": "DE",
+        "off_diagonal_entropy": "OE",
+        "share_above_0.9": ">0.9",
+        "share_above_0.99": ">0.99",
+        "dead_units": "dead",
+        "batch_limit": "limit",
+    }
 
     @model_validator(mode="after")
     def _check_units(self) -> Self:
@@ -52,26 +57,32 @@ class IMSVDSettings(MethodSettings):
         return self
 
     @property
-    def variable_units(self) -> tuple[int, ...]:
-        """Units of each variable."""
-        return resolve_units(self.projector[-1], self.units)
+    def code_head(self) -> CodeHead:
+        """The projector, whose outputs are the units of all variables."""
+        units = resolve_units(self.projector[-1], self.units)
+        return CodeHead(self.projector, self.standardize, units)
+
+    def smallest(self) -> Self:
+        """Return the form with two variables, which keep their units, and hidden layers of 8."""
+        units = self.code_head.units[:2]
+        hidden = [8] * (len(self.projector) - 1)
+        kept = self.units if isinstance(self.units, int) else units
+        return self.replace(projector=[*hidden, sum(units)], units=kept)
 
 
 class IMSVD(PairwiseMethod):
-    """Two views through one network, discretized softly and tied by information."""
+    """Two views through one network, softly discretized and tied by information."""
 
     loss: IMSVDLoss
 
     def __init__(self, settings: IMSVDSettings, backbone: nn.Module, num_samples: int = 0) -> None:
-        super().__init__()
         del num_samples
-        self.width = settings.projector[-1]
-        self.units = settings.variable_units
-        self.backbone = backbone
-        self.projector = projector(
-            (feature_width(backbone), *settings.projector),
-            last="norm_without_affine" if settings.standardize else "bare",
+        last: Literal["norm_without_affine", "bare"] = (
+            "norm_without_affine" if settings.standardize else "bare"
         )
+        super().__init__(backbone, settings.projector, last)
+        self.width = settings.projector[-1]
+        self.units = settings.code_head.units
         self.loss = IMSVDLoss(
             settings.units,
             invariance=settings.invariance,
@@ -97,7 +108,7 @@ class IMSVD(PairwiseMethod):
         }
 
     def summarize(self, statistics: Mapping[str, Tensor]) -> dict[str, float]:
-        """Count the units that the epoch's average marginals show to be dead."""
+        """Replace the epoch's average marginals by the number of dead units."""
         return {
             "share_above_0.9": float(statistics["share_above_0.9"]),
             "share_above_0.99": float(statistics["share_above_0.99"]),

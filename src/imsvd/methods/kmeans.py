@@ -1,10 +1,10 @@
 """Lloyd's k-means, a piece of the distance matrix at a time.
 
-Distances of points to centroids are made for as many points as fit into `TILE_CELLS` and reduced
-to the nearest centroid at once: a million points and a hundred thousand clusters never need the
-matrix of both. Centroids start at points drawn by a seeded generator; a cluster that loses all its
-points starts again at one of the points that lie furthest from their own centroid. The same seed
-gives the same clusters (on a GPU, up to the order in which it adds).
+Distances are computed for `TILE_CELLS` pairs of point and centroid at a time and reduced to the
+nearest centroid at once, so the whole matrix never exists, even for a million points and a hundred
+thousand clusters. Centroids start at points drawn by a seeded generator; a cluster that loses all
+its points restarts at one of the points furthest from their own centroid. The same seed gives the
+same clusters (on a GPU, up to the order of its additions).
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ from imsvd.information import at_least_float32
 # 64 MB of distances in float32: large enough for the matrix kernels, small beside the points.
 TILE_CELLS = 2**24
 
+IMAGES_PER_CLUSTER = 10
+"""Smallest average cluster when settings are fitted to few images."""
+
 
 class Clusters(NamedTuple):
-    """What k-means has found.
+    """Result of k-means.
 
     Attributes:
         centroids: `(num_clusters, width)`.
@@ -38,20 +41,14 @@ class Clusters(NamedTuple):
 
 
 @torch.no_grad()
-def kmeans(
-    points: Tensor,
-    num_clusters: int,
-    *,
-    seed: int,
-    iterations: int = 20,
-) -> Clusters:
+def kmeans(points: Tensor, num_clusters: int, *, seed: int, iterations: int = 20) -> Clusters:
     """Cluster `(points, width)`.
 
     Args:
-        points: what to cluster.
+        points: vectors to cluster.
         num_clusters: fewer than points.
-        seed: of the choice of the first centroids.
-        iterations: most updates of the centroids; fewer if the assignments settle.
+        seed: seed of the draw of the first centroids.
+        iterations: largest number of centroid updates; stops early if the assignments settle.
     """
     if not 0 < num_clusters < len(points):
         raise InputError(
@@ -72,7 +69,7 @@ def kmeans(
 
 
 def assign(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
-    """The nearest centroid of each point, and the squared distance to it: `(points,)` both."""
+    """Return the nearest centroid of each point and the squared distance to it, `(points,)` both."""
     lengths = centroids.square().sum(1)
     rows = max(1, TILE_CELLS // len(centroids))
     nearest, distances = [], []
@@ -86,18 +83,14 @@ def assign(points: Tensor, centroids: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cluster_together(
-    points: Tensor,
-    sizes: Sequence[int],
-    *,
-    seed: int,
-    iterations: int = 20,
+    points: Tensor, sizes: Sequence[int], *, seed: int, iterations: int = 20
 ) -> list[Clusters]:
-    """One clustering per entry of `sizes`, dealt out to the ranks, which all get all of them.
+    """Return one clustering per entry of `sizes`; ranks share the work and all get every result.
 
     Args:
         points: `(points, width)`, the same on every rank.
         sizes: number of clusters of each clustering.
-        seed: of the first clustering; the others count on from it.
+        seed: seed of the first clustering; each further one adds 1.
         iterations: as for `kmeans`.
     """
     results = []
@@ -115,22 +108,28 @@ def cluster_together(
 
 
 def check_cluster_counts(sizes: Sequence[int], num_samples: int) -> None:
-    """Refuse the setting `method.clusters` if the data have too few images for it."""
+    """Raise if the setting `method.clusters` needs more images than there are."""
     if max(sizes) >= num_samples:
         raise InputError(
-            f"method.clusters={list(sizes)} asks for {max(sizes)} clusters of {num_samples} images; "
+            f"method.clusters={list(sizes)} needs more than the {num_samples} images of the data; "
             f"choose numbers below {num_samples}, such as {max(1, num_samples // 40)}."
         )
 
 
+def fewer_clusters(sizes: Sequence[int], num_samples: int) -> list[int]:
+    """Shrink several clusterings in proportion until the finest has ten images per cluster."""
+    share = min(1.0, num_samples / IMAGES_PER_CLUSTER / max(sizes))
+    return [max(1, round(size * share)) for size in sizes]
+
+
 def _draw(count: int, chosen: int, seed: int) -> Tensor:
-    """`chosen` different positions; drawn on the CPU, so that devices agree."""
+    """Draw `chosen` different positions, on the CPU so that devices agree."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randperm(count, generator=generator, device="cpu")[:chosen]
 
 
 def _update(points: Tensor, assignments: Tensor, distances: Tensor, num_clusters: int) -> Tensor:
-    """Means of the clusters; empty ones get the points that are furthest from their centroids."""
+    """Return the means of the clusters; empty ones restart at the points furthest from theirs."""
     sums = points.new_zeros(num_clusters, points.shape[1]).index_add_(0, assignments, points)
     counts = torch.bincount(assignments, minlength=num_clusters)
     centroids = sums / counts.clamp_min(1).unsqueeze(1)
@@ -140,7 +139,7 @@ def _update(points: Tensor, assignments: Tensor, distances: Tensor, num_clusters
 
 
 def _blank(points: Tensor, size: int) -> Clusters:
-    """Room for clusters that another rank computes."""
+    """Allocate the result of a clustering that another rank computes."""
     dtype = at_least_float32(points[:0]).dtype
     return Clusters(
         points.new_empty(size, points.shape[1], dtype=dtype),

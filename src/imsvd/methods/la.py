@@ -1,14 +1,14 @@
 """LA as a method: NPID's network and memory bank, and local aggregation (arXiv 1903.12355).
 
-Clusters say little before the bank has settled: the first epochs are instance discrimination, as in
-the authors' release, which starts from a network trained by it. From then on the bank is clustered
-anew at the beginning of every epoch (the release does so after every so many steps).
+Clusters mean little before the bank has settled, so the first epochs are instance discrimination;
+the authors' release starts from a network trained that way. From then on the bank is clustered anew
+at the beginning of every epoch (in the release, after a fixed number of steps).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from pydantic import Field, PositiveInt
@@ -16,11 +16,16 @@ from torch import Tensor, nn
 
 from imsvd import distributed
 from imsvd.errors import InputError
+from imsvd.losses.base import LossOutput
 from imsvd.losses.la import LALoss
 from imsvd.losses.npid import InstanceForm
-from imsvd.losses.output import LossOutput
-from imsvd.methods.base import MethodSettings
-from imsvd.methods.kmeans import check_cluster_counts, cluster_together
+from imsvd.methods.base import SMALL_LR, MethodSettings, RecipeRow, RecipeRows, layer_widths
+from imsvd.methods.kmeans import (
+    IMAGES_PER_CLUSTER,
+    check_cluster_counts,
+    cluster_together,
+    fewer_clusters,
+)
 from imsvd.methods.npid import NPID, NPIDSettings
 
 
@@ -28,17 +33,13 @@ class LASettings(MethodSettings):
     """Settings of LA; the defaults are the published ones for ImageNet."""
 
     name: Literal["la"] = "la"
-    projector: tuple[int, ...] = Field(
-        (128,),
-        min_length=1,
-        description="widths of the projector's layers; the last is the embedding",
-    )
+    projector: tuple[int, ...] = layer_widths(128)
     temperature: float = Field(0.07, gt=0, description="temperature of the similarities (τ)")
     bank_momentum: float = Field(
-        0.5, ge=0, lt=1, description="share of a remembered vector that an update keeps"
+        0.5, ge=0, lt=1, description="share of an image's vector in the bank that an update keeps"
     )
     num_background: int = Field(
-        4096, ge=2, description="nearest images that are an image's background (k)"
+        4096, ge=2, description="nearest images that form an image's background (k)"
     )
     clusters: tuple[PositiveInt, ...] = Field(
         (30_000,) * 10, min_length=1, description="clusters of each k-means clustering of the bank"
@@ -52,11 +53,51 @@ class LASettings(MethodSettings):
     )
     num_negatives: int = Field(4096, ge=1, description="random images per sample, for nce")
 
-    admits_local_views: ClassVar[bool] = True
+    admits_local_views: ClassVar = True
+    labels: ClassVar = {"instance_discrimination": "inst", "local_aggregation": "local"}
+    counted_in_epochs: ClassVar = ("warmup_epochs",)
+    first_phase: ClassVar = "warmup_epochs"
+    smallest_sizes: ClassVar = {
+        "projector": 8,
+        "num_background": 8,
+        "clusters": 4,
+        "kmeans_iterations": 2,
+        "warmup_epochs": 1,
+        "num_negatives": 8,
+    }
+    # Only ImageNet is published. The other rows take NPID's optimizer and some 40 images per cluster.
+    recipes: ClassVar[RecipeRows] = {
+        "small": RecipeRow(
+            "NPID's settings, with clusters and background reduced with the number of images",
+            method={"temperature": 0.1, "clusters": (250,) * 4, "num_background": 512}
+            | {"kmeans_iterations": 10, "warmup_epochs": 10, "warmup_form": "softmax"},
+            optimizer=SMALL_LR,
+        ),
+        "cifar10": RecipeRow(
+            "NPID's settings, with clusters and background reduced with the number of images",
+            method={"temperature": 0.1, "clusters": (1200,) * 5, "num_background": 1024}
+            | {"warmup_epochs": 20, "warmup_form": "softmax"},
+            optimizer={"lr": 0.06},
+            training={"batch_size": 256},
+        ),
+        "imagenet": RecipeRow(
+            "the authors' released settings, with a cosine in place of their steps",
+            optimizer={"name": "sgd", "lr": 0.03, "scale_lr": False, "weight_decay": 1e-4}
+            | {"decay_all": True, "warmup_epochs": 0},
+            training={"batch_size": 128},
+        ),
+    }
+
+    def fit_to_images(self, images: int, batch_size: int) -> Self:
+        """Reduce clusters and background to what the images can fill."""
+        del batch_size
+        background = min(self.num_background, max(2, images // IMAGES_PER_CLUSTER))
+        clusters = fewer_clusters(self.clusters, images)
+        return self.replace(clusters=clusters, num_background=background)
 
 
 class LA(NPID):
-    """Every view is to be nearer to its own clusters than to other images around it."""
+    """Every view must be nearer to its own clusters than to the other images around it."""
 
     labels: Tensor
     aggregating: Tensor
@@ -86,7 +127,7 @@ class LA(NPID):
         distributed.keep_from_broadcast(self, ["bank.", "labels"])
 
     def begin_epoch(self, epoch: int) -> None:
-        """Cluster the bank, once the warm-up is over."""
+        """Cluster the bank once the warm-up is over."""
         self.aggregating.fill_(epoch >= self.warmup_epochs)
         if epoch < self.warmup_epochs:
             return

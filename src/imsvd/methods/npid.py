@@ -1,7 +1,7 @@
 """NPID as a method: one network, a memory bank, instance discrimination (arXiv 1805.01978).
 
-The paper shows one view of an image per step. Here each of the two views is a sample of the same
-instance: both are told apart from the bank, and their mean direction updates it.
+The paper uses one view of an image per step. Here each view is a sample of the same instance: all
+are discriminated from the bank, and the mean direction of the two large ones updates it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,19 @@ from torch import Tensor, nn
 
 from imsvd import distributed
 from imsvd.information import at_least_float32
+from imsvd.losses.base import LossOutput
 from imsvd.losses.npid import InstanceForm, NPIDLoss, draw_negatives
-from imsvd.losses.output import LossOutput
-from imsvd.methods.base import Method, MethodOutput, MethodSettings, average_terms
-from imsvd.methods.memory_bank import MemoryBank
+from imsvd.methods.base import (
+    SMALL_LR,
+    Method,
+    MethodOutput,
+    MethodSettings,
+    RecipeRow,
+    RecipeRows,
+    layer_widths,
+    mean_output,
+)
+from imsvd.methods.memory import MemoryBank
 from imsvd.networks import feature_width, projector
 
 
@@ -27,29 +36,46 @@ class NPIDSettings(MethodSettings):
     """Settings of NPID; the defaults are the published ones for ImageNet."""
 
     name: Literal["npid"] = "npid"
-    projector: tuple[int, ...] = Field(
-        (128,),
-        min_length=1,
-        description="widths of the projector's layers; the last is the embedding",
-    )
+    projector: tuple[int, ...] = layer_widths(128)
     form: InstanceForm = Field(
         "nce",
-        description="nce: against random images; softmax: exactly, against all (up to some 50,000)",
+        description="nce: against random images; softmax: against all images (up to some 50,000)",
     )
     num_negatives: int = Field(4096, ge=1, description="random images per sample (m), for nce")
     temperature: float = Field(0.07, gt=0, description="temperature of the softmax (τ)")
     bank_momentum: float = Field(
-        0.5, ge=0, lt=1, description="share of a remembered vector that an update keeps"
+        0.5, ge=0, lt=1, description="share of an image's vector in the bank that an update keeps"
     )
     proximal_weight: float = Field(
-        0.0, ge=0, description="weight of the distance to the remembered vector (λ); 0 as released"
+        0.0, ge=0, description="weight of the distance to the vector in the bank (λ); 0 as released"
     )
 
-    admits_local_views: ClassVar[bool] = True
+    admits_local_views: ClassVar = True
+    labels: ClassVar = {"instance_discrimination": "inst"}
+    smallest_sizes: ClassVar = {"projector": 8, "num_negatives": 8}
+    recipes: ClassVar[RecipeRows] = {
+        "small": RecipeRow(
+            "as cifar10, with AdamW; 10,000 images are few enough for the exact softmax",
+            method={"form": "softmax", "temperature": 0.1},
+            optimizer=SMALL_LR,
+        ),
+        "cifar10": RecipeRow(
+            "the authors' CIFAR script; batch and warm-up as for the other methods",
+            method={"form": "softmax", "temperature": 0.1},
+            optimizer={"lr": 0.06},
+            training={"batch_size": 256},
+        ),
+        "imagenet": RecipeRow(
+            "the authors' released command, with a cosine in place of their steps",
+            optimizer={"name": "sgd", "lr": 0.03, "weight_decay": 1e-4}
+            | {"decay_all": True, "warmup_epochs": 0},
+            training={"batch_size": 256},
+        ),
+    }
 
 
 class NPID(Method):
-    """Every view is to be recognized among all images that the bank remembers."""
+    """Every view must be recognized among all images of the memory bank."""
 
     steps: Tensor
 
@@ -69,20 +95,15 @@ class NPID(Method):
         distributed.keep_from_broadcast(self, ["bank."])
 
     def forward(self, views: Sequence[Tensor], samples: Tensor) -> MethodOutput:
-        """Compute the loss of each view against the bank, and their mean."""
+        """Compute the mean loss of the views against the bank."""
         features = [self.backbone(view) for view in views]
         embeddings = [self.projector(feature) for feature in features]
         outputs = self.view_losses(embeddings, samples)
         self._seen = samples, mean_direction(embeddings[:2])
-        return MethodOutput(
-            torch.stack([output.loss for output in outputs]).mean(),
-            average_terms([output.terms for output in outputs]),
-            features[0].detach(),
-            embeddings[0].detach(),
-        )
+        return mean_output(outputs, features, embeddings)
 
     def after_step(self, progress: float) -> None:
-        """Let the bank follow; only now, because backward still needed the old one."""
+        """Update the bank; not earlier, because the backward pass needs the old one."""
         del progress
         self.steps += 1
         if self._seen is not None:
@@ -90,7 +111,7 @@ class NPID(Method):
             self._seen = None
 
     def view_losses(self, embeddings: Sequence[Tensor], samples: Tensor) -> list[LossOutput]:
-        """Compute the loss of every view; all of them get the same negatives."""
+        """Compute the loss of every view; all share the same negatives."""
         bank = self.bank.entries
         negatives = None
         if self.loss.form == "nce":

@@ -1,15 +1,15 @@
 """PCL as a method: MoCo's queries, keys and queue, and prototypes of clusters (arXiv 2005.04966).
 
-The released code embeds all training images once more at the beginning of every epoch, uncropped,
-to cluster them. Here a bank keeps the key that every image got in the epoch before: no extra pass, but
-keys of random crops, made by key networks of up to one epoch's age. An image that has not been drawn
-yet (the last, incomplete batch of an epoch is dropped) stands in the bank with a random direction.
+The released code embeds all training images, uncropped, once more at the beginning of every epoch
+to cluster them. Here a bank keeps the key of every image from the epoch before. That costs no extra
+pass, but the keys belong to random crops and to key networks up to one epoch old. An image not drawn
+yet (the last, incomplete batch of an epoch is dropped) has a random direction in the bank.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from imsvd import distributed
 from imsvd.losses.pcl import PCLLoss, Prototypes, concentrations
-from imsvd.methods.key_queue import KeyQueueMethod, KeyQueueSettings
-from imsvd.methods.kmeans import Clusters, check_cluster_counts, cluster_together
-from imsvd.methods.memory_bank import MemoryBank
+from imsvd.methods.base import SMALL_LR, SMALLEST_BATCH, RecipeRow, RecipeRows
+from imsvd.methods.kmeans import Clusters, check_cluster_counts, cluster_together, fewer_clusters
+from imsvd.methods.memory import MemoryBank
+from imsvd.methods.moco_v2 import CIFAR_SGD, IMAGENET_SGD, KeyQueueMethod, KeyQueueSettings
 
 
 class PCLSettings(KeyQueueSettings):
@@ -31,7 +32,7 @@ class PCLSettings(KeyQueueSettings):
         0.2, gt=0, description="temperature of InfoNCE, and mean temperature of prototypes (τ)"
     )
     queue_length: int = Field(
-        16384, ge=1, description="how many earlier keys are negatives; at least one step's keys"
+        16384, ge=1, description="number of earlier keys as negatives; at least one step's keys"
     )
     clusters: tuple[PositiveInt, ...] = Field(
         (25_000, 50_000, 100_000), min_length=1, description="prototypes of each clustering"
@@ -43,6 +44,44 @@ class PCLSettings(KeyQueueSettings):
     warmup_epochs: int = Field(
         20, ge=1, description="epochs of InfoNCE alone before the first clustering"
     )
+
+    labels: ClassVar = {"attraction": "attr", "repulsion": "repul", "prototypes": "proto"}
+    counted_in_epochs: ClassVar = ("warmup_epochs",)
+    first_phase: ClassVar = "warmup_epochs"
+    smallest_sizes: ClassVar = {
+        "projector": 8,
+        "queue_length": 2 * SMALLEST_BATCH,
+        "clusters": 4,
+        "num_negative_prototypes": 3,
+        "kmeans_iterations": 2,
+        "warmup_epochs": 1,
+    }
+    recipes: ClassVar[RecipeRows] = {
+        "small": RecipeRow(
+            "as cifar10, with AdamW and, for few steps, a shorter queue and a faster key network",
+            method={"projector": (512, 128), "momentum": 0.99, "queue_length": 4096}
+            | {"clusters": (250, 500, 1000), "kmeans_iterations": 10}
+            | {"warmup_epochs": 8, "symmetric": True},
+            optimizer=SMALL_LR,
+        ),
+        "cifar10": RecipeRow(
+            "MoCo's for short CIFAR runs; prototypes in the paper's proportion to the images",
+            method={"projector": (2048, 256), "momentum": 0.99, "queue_length": 32768}
+            | {"clusters": (1000, 2000, 4000), "warmup_epochs": 20, "symmetric": True},
+            optimizer=CIFAR_SGD,
+            training={"batch_size": 256},
+        ),
+        "imagenet": RecipeRow(
+            "PCL v2 as released, for this recipe's epochs instead of 200",
+            optimizer=IMAGENET_SGD,
+            training={"batch_size": 256},
+        ),
+    }
+
+    def fit_to_images(self, images: int, batch_size: int) -> Self:
+        """Reduce the prototypes to what the images can fill."""
+        del batch_size
+        return self.replace(clusters=fewer_clusters(self.clusters, images))
 
 
 class Clustering(nn.Module):
@@ -59,7 +98,7 @@ class Clustering(nn.Module):
         self.register_buffer("assignments", torch.zeros(num_samples, dtype=torch.int64))
 
     def refresh(self, clusters: Clusters, temperature: float) -> None:
-        """Take over what k-means has found."""
+        """Take over the result of k-means."""
         self.centroids.copy_(F.normalize(clusters.centroids, dim=1))
         self.assignments.copy_(clusters.assignments)
         distances = clusters.distances.sqrt()
@@ -68,7 +107,7 @@ class Clustering(nn.Module):
         )
 
     def prototypes(self, samples: Tensor, most: int, seed: int) -> Prototypes:
-        """What a batch is contrasted with: all prototypes, or `most` drawn at random."""
+        """Return the contrast of a batch: all prototypes, or `most` of them drawn at random."""
         negatives = torch.arange(len(self.centroids), device=samples.device)
         if most < len(negatives):
             generator = torch.Generator().manual_seed(seed)
@@ -98,7 +137,7 @@ class PCL(KeyQueueMethod):
         distributed.keep_from_broadcast(self, ["bank.", "queue.", "clusterings."])
 
     def begin_epoch(self, epoch: int) -> None:
-        """Cluster the keys of the epoch before, once the warm-up is over."""
+        """Cluster the keys of the epoch before once the warm-up is over."""
         self.contrasting.fill_(epoch >= self.settings.warmup_epochs)
         if epoch < self.settings.warmup_epochs:
             return
@@ -122,11 +161,11 @@ class PCL(KeyQueueMethod):
         return [found]
 
     def remember(self, samples: Tensor, keys: Sequence[Tensor]) -> None:
-        """Keep the keys of a step in the queue, and each in its image's place of the bank."""
+        """Push the keys of a step into the queue, and store their mean per image in the bank."""
         super().remember(samples, keys)
         self.bank.update(samples, torch.stack(list(keys)).mean(0))
 
     def after_step(self, progress: float) -> None:
-        """Move the key network, and count the step, which draws the prototypes of the next."""
+        """Move the key network and count the step, which seeds the next draw of prototypes."""
         super().after_step(progress)
         self.steps += 1

@@ -8,23 +8,37 @@ from pydantic import Field
 from torch import nn
 
 from imsvd.losses.simclr import SimCLRLoss
-from imsvd.methods.base import MethodSettings
+from imsvd.methods.base import CLIPPED_LARS, MethodSettings, RecipeRow, RecipeRows, layer_widths
 from imsvd.methods.pairwise import PairwiseMethod
-from imsvd.networks import feature_width, projector
 
 
 class SimCLRSettings(MethodSettings):
     """Settings of SimCLR; the defaults are the paper's for ImageNet."""
 
     name: Literal["simclr"] = "simclr"
-    projector: tuple[int, ...] = Field(
-        (2048, 128),
-        min_length=1,
-        description="widths of the projector's layers; the last is the embedding",
-    )
-    temperature: float = Field(0.1, gt=0, description="τ, by which cosines are divided")
+    projector: tuple[int, ...] = layer_widths(2048, 128)
+    temperature: float = Field(0.1, gt=0, description="τ, divisor of the cosines")
 
-    admits_local_views: ClassVar[bool] = True
+    admits_local_views: ClassVar = True
+    labels: ClassVar = {"attraction": "attr", "repulsion": "repul"}
+    smallest_sizes: ClassVar = {"projector": 8}
+    recipes: ClassVar[RecipeRows] = {
+        "small": RecipeRow(
+            "chosen for short runs on a CPU; few negatives need a higher temperature",
+            method={"projector": (512, 128), "temperature": 0.2},
+        ),
+        "cifar10": RecipeRow(
+            "solo-learn's run of 1,000 epochs (90.7 % linear), not repeated here",
+            method={"projector": (2048, 256), "temperature": 0.2},
+            optimizer={**CLIPPED_LARS, "lr": 0.4, "weight_decay": 1e-4, "final_lr_ratio": 0},
+            training={"batch_size": 256},
+        ),
+        "imagenet": RecipeRow(
+            "the paper's (arXiv 2002.05709)",
+            optimizer={"lr": 0.3, "final_lr_ratio": 0},
+            training={"batch_size": 4096},
+        ),
+    }
 
 
 class SimCLR(PairwiseMethod):
@@ -36,11 +50,8 @@ class SimCLR(PairwiseMethod):
     loss: SimCLRLoss
 
     def __init__(self, settings: SimCLRSettings, backbone: nn.Module, num_samples: int = 0) -> None:
-        super().__init__()
         del num_samples
-        self.backbone = backbone
-        widths = (feature_width(backbone), *settings.projector)
-        self.projector = projector(widths, last="norm")
+        super().__init__(backbone, settings.projector, last="norm")
         self.loss = SimCLRLoss(settings.temperature)
 
     def bounds(self, batch_size: int) -> dict[str, dict[str, float]]:

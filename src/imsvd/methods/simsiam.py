@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from imsvd.losses.simsiam import SimSiamLoss
-from imsvd.methods.base import Method, MethodOutput, MethodSettings, average_terms
-from imsvd.methods.predictions import prediction_pairs
+from imsvd.methods.base import (
+    SMALL_LR,
+    Method,
+    MethodOutput,
+    MethodSettings,
+    RecipeRow,
+    RecipeRows,
+    layer_widths,
+    mean_output,
+)
+from imsvd.methods.pairwise import prediction_pairs
 from imsvd.networks import feature_width, projector
 
 
@@ -19,14 +27,30 @@ class SimSiamSettings(MethodSettings):
     """Settings of SimSiam; the defaults are the paper's for ImageNet."""
 
     name: Literal["simsiam"] = "simsiam"
-    projector: tuple[int, ...] = Field(
-        (2048, 2048, 2048),
-        min_length=1,
-        description="widths of the projector's layers; the last is the embedding",
-    )
+    projector: tuple[int, ...] = layer_widths(2048, 2048, 2048)
     predictor: int = Field(512, ge=1, description="hidden width of the predictor, a bottleneck")
 
-    admits_local_views: ClassVar[bool] = True
+    admits_local_views: ClassVar = True
+    labels: ClassVar = {"cosine": "cos"}
+    smallest_sizes: ClassVar = {"projector": 8, "predictor": 8}
+    recipes: ClassVar[RecipeRows] = {
+        "small": RecipeRow(
+            "chosen for short runs on a CPU",
+            method={"projector": (512, 512, 512), "predictor": 128},
+            optimizer=SMALL_LR,
+        ),
+        "cifar10": RecipeRow(
+            "solo-learn's run of 1,000 epochs (90.5 % linear), not repeated here",
+            optimizer={"lr": 0.5, "weight_decay": 1e-5, "decay_all": False, "final_lr_ratio": 0},
+            training={"batch_size": 256},
+        ),
+        "imagenet": RecipeRow(
+            "the paper's (arXiv 2011.10566): SGD without warm-up, weight decay of everything",
+            optimizer={"name": "sgd", "lr": 0.05, "weight_decay": 1e-4, "decay_all": True}
+            | {"warmup_epochs": 0, "final_lr_ratio": 0},
+            training={"batch_size": 512},
+        ),
+    }
 
 
 class SimSiam(Method):
@@ -46,22 +70,17 @@ class SimSiam(Method):
         self.loss = SimSiamLoss()
 
     def forward(self, views: Sequence[Tensor], samples: Tensor) -> MethodOutput:
-        """Compute the loss; each view is its own pass, because BatchNorm must not mix them."""
+        """Compute the mean loss of all predictions."""
         del samples
         features = [self.backbone(view) for view in views]
         embeddings = [self.projector(feature) for feature in features]
         predictions = [self.predictor(embedding) for embedding in embeddings]
         pairs = prediction_pairs(len(views))
         outputs = [self.loss(predictions[view], embeddings[target]) for view, target in pairs]
-        return MethodOutput(
-            torch.stack([output.loss for output in outputs]).mean(),
-            average_terms([output.terms for output in outputs]),
-            features[0].detach(),
-            embeddings[0].detach(),
-        )
+        return mean_output(outputs, features, embeddings)
 
     def constant_lr_modules(self) -> Sequence[nn.Module]:
-        """Return the predictor: it must keep up with embeddings that go on changing."""
+        """Return the predictor, which must keep up with embeddings that keep changing."""
         return (self.predictor,)
 
     def bounds(self, batch_size: int) -> dict[str, dict[str, float]]:

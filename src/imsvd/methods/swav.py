@@ -1,15 +1,15 @@
 """SwAV as a method: backbone, projector, prototypes and swapped codes (arXiv 2006.09882).
 
-The authors' code brings the prototypes back to unit length before every step, outside the gradient.
-Here they are normalized within the loss and their length is free: the loss is the same, its gradient
-has no part along a prototype, and the size of a step depends on the length too.
+The authors' code rescales the prototypes to unit length before every step, outside the gradient. Here
+they are normalized within the loss and their length is free: the loss is the same, its gradient has
+no component along a prototype, and the size of a step also depends on the length.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -19,43 +19,86 @@ from torch import Tensor, nn
 from imsvd import distributed
 from imsvd.information import at_least_float32
 from imsvd.losses.swav import SwAVLoss
-from imsvd.methods.base import Method, MethodOutput, MethodSettings
-from imsvd.methods.queue import EmbeddingQueue
+from imsvd.methods.base import (
+    CLIPPED_LARS,
+    SMALL_LR,
+    SMALLEST_BATCH,
+    Method,
+    MethodOutput,
+    MethodSettings,
+    RecipeRow,
+    RecipeRows,
+    layer_widths,
+)
+from imsvd.methods.memory import EmbeddingQueue
 from imsvd.networks import feature_width, projector
+
+FROZEN_EPOCHS = 2
+"""Cap on the freeze, in epochs; otherwise short runs never unfreeze the prototypes."""
 
 
 class SwAVSettings(MethodSettings):
     """Settings of SwAV; the defaults are the paper's for ImageNet."""
 
     name: Literal["swav"] = "swav"
-    projector: tuple[int, ...] = Field(
-        (2048, 128),
-        min_length=1,
-        description="widths of the projector's layers; the last is the embedding",
-    )
-    prototypes: int = Field(3000, ge=2, description="how many prototypes views are assigned to")
-    temperature: float = Field(0.1, gt=0, description="τ, by which cosines are divided")
+    projector: tuple[int, ...] = layer_widths(2048, 128)
+    prototypes: int = Field(3000, ge=2, description="number of prototypes")
+    temperature: float = Field(0.1, gt=0, description="τ, divisor of the cosines")
     epsilon: float = Field(
         0.05,
         ge=0.03,
-        description="ε, smoothness of the codes; float32 has no room for less than 0.03",
+        description="ε, smoothness of the codes; below 0.03 float32 underflows",
     )
-    sinkhorn_iterations: int = Field(3, ge=1, description="iterations that make codes even")
+    sinkhorn_iterations: int = Field(3, ge=1, description="iterations of Sinkhorn's algorithm")
     freeze_steps: int = Field(
-        313, ge=0, description="steps at the start in which prototypes keep their directions"
+        313, ge=0, description="number of first steps in which prototypes keep their directions"
     )
     queue_length: int = Field(
-        0, ge=0, description="embeddings of earlier batches that help to make codes even; 0 = none"
+        0, ge=0, description="earlier embeddings used to balance the codes; 0 = none"
     )
     queue_start_epoch: int = Field(
-        15, ge=0, description="epoch, counted from 0, from which the queue is used"
+        15, ge=0, description="first epoch, counted from 0, that uses the queue"
     )
 
-    admits_local_views: ClassVar[bool] = True
+    admits_local_views: ClassVar = True
+    labels: ClassVar = {"divergence": "div", "code_entropy": "H(q)"}
+    counted_in_epochs: ClassVar = ("queue_start_epoch",)
+    smallest_sizes: ClassVar = {
+        "projector": 8,
+        "prototypes": 8,
+        "freeze_steps": 0,
+        "queue_length": 2 * SMALLEST_BATCH,
+        "queue_start_epoch": 0,
+    }
+    # At the small scale a batch has fewer images than there are prototypes, hence the queue.
+    recipes: ClassVar[RecipeRows] = {
+        "small": RecipeRow(
+            "chosen for short runs on a CPU: few prototypes, frozen for about an epoch, and a queue",
+            method={"projector": (512, 128), "prototypes": 256, "freeze_steps": 78}
+            | {"queue_length": 1024, "queue_start_epoch": 4},
+            optimizer=SMALL_LR,
+        ),
+        "cifar10": RecipeRow(
+            "solo-learn's run of 1,000 epochs (89.2 % linear), not repeated here",
+            method={"freeze_steps": 390, "queue_length": 3840, "queue_start_epoch": 50},
+            optimizer={**CLIPPED_LARS, "lr": 0.6, "weight_decay": 1e-6, "final_lr_ratio": 0},
+            training={"batch_size": 256},
+        ),
+        "imagenet": RecipeRow(
+            "the paper's for two large views (arXiv 2006.09882)",
+            optimizer={"lr": 0.3},
+            training={"batch_size": 4096},
+        ),
+    }
+
+    def fit_to_images(self, images: int, batch_size: int) -> Self:
+        """Freeze the prototypes for no longer than `FROZEN_EPOCHS`."""
+        steps = min(self.freeze_steps, FROZEN_EPOCHS * images // batch_size)
+        return self.replace(freeze_steps=steps)
 
 
 class SwAV(Method):
-    """Every view predicts to which prototypes the other large views are assigned."""
+    """Every view predicts the assignment of the other large views to prototypes."""
 
     steps: Tensor
     epoch: Tensor
@@ -82,7 +125,7 @@ class SwAV(Method):
         distributed.keep_from_broadcast(self, ["queues."])
 
     def forward(self, views: Sequence[Tensor], samples: Tensor) -> MethodOutput:
-        """Compute the loss; each view is its own pass, because BatchNorm must not mix them."""
+        """Compute the loss of all views, then push the embeddings of the large ones."""
         del samples
         features = [self.backbone(view) for view in views]
         embeddings = [self.projector(feature) for feature in features]
@@ -95,10 +138,10 @@ class SwAV(Method):
         return MethodOutput(output.loss, output.terms, features[0].detach(), units[0].detach())
 
     def _prototypes_with_gradient(self) -> Tensor:
-        """The prototypes, with a gradient of zero during the first `freeze_steps`.
+        """Return the prototypes, with a gradient of zero during the first `freeze_steps`.
 
-        Zero rather than none, because every parameter takes part in every step. Weight decay may
-        still shrink them, which their normalization undoes.
+        Zero rather than none, because every parameter must take part in every step. Weight decay
+        still shrinks them, which their normalization undoes.
         """
         constant = self.prototypes.detach()
         return constant + (self.steps >= self.freeze_steps) * (self.prototypes - constant)
@@ -108,7 +151,7 @@ class SwAV(Method):
 
     @torch.no_grad()
     def _earlier(self, prototypes: Tensor) -> list[Tensor]:
-        """This rank's share of the queues compared with the prototypes, once queues are in use."""
+        """Return the scores of this rank's share of the queues, or nothing before they are in use."""
         queues = self._queues()
         ready = queues and int(self.epoch) >= self.queue_start_epoch and queues[0].is_full()
         if not ready:
@@ -117,7 +160,7 @@ class SwAV(Method):
         return [queue.values[own] @ prototypes.T for queue in queues]
 
     def begin_epoch(self, epoch: int) -> None:
-        """Remember the epoch, from which the use of the queue follows."""
+        """Store the epoch, which decides whether the queue is used."""
         self.epoch.fill_(epoch)
 
     def after_step(self, progress: float) -> None:
@@ -126,7 +169,7 @@ class SwAV(Method):
         self.steps += 1
 
     def bounds(self, batch_size: int) -> dict[str, dict[str, float]]:
-        """Return the values of certain codes that are predicted exactly, and of even ones."""
+        """Return the values of one-hot codes predicted exactly, and of even codes."""
         del batch_size
         even = math.log(len(self.prototypes))
         return {

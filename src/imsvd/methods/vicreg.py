@@ -8,25 +8,47 @@ from pydantic import Field
 from torch import nn
 
 from imsvd.losses.vicreg import EPSILON, VICRegLoss
-from imsvd.methods.base import MethodSettings
+from imsvd.methods.base import (
+    CLIPPED_LARS,
+    SMALL_LR,
+    MethodSettings,
+    RecipeRow,
+    RecipeRows,
+    layer_widths,
+)
 from imsvd.methods.pairwise import PairwiseMethod
-from imsvd.networks import feature_width, projector
 
 
 class VICRegSettings(MethodSettings):
     """Settings of VICReg; the defaults are the paper's for ImageNet."""
 
     name: Literal["vicreg"] = "vicreg"
-    projector: tuple[int, ...] = Field(
-        (8192, 8192, 8192),
-        min_length=1,
-        description="widths of the projector's layers; the last is the embedding",
-    )
+    projector: tuple[int, ...] = layer_widths(8192, 8192, 8192)
     invariance_weight: float = Field(25.0, ge=0, description="λ, weight of the views' agreement")
     variance_weight: float = Field(25.0, ge=0, description="μ, weight of the hinge on deviations")
     covariance_weight: float = Field(1.0, ge=0, description="ν, weight of the decorrelation")
 
-    admits_local_views: ClassVar[bool] = True
+    admits_local_views: ClassVar = True
+    labels: ClassVar = {"invariance": "TI", "variance": "var", "covariance": "cov"}
+    smallest_sizes: ClassVar = {"projector": 8}
+    recipes: ClassVar[RecipeRows] = {
+        "small": RecipeRow(
+            "chosen by experience, not searched",
+            method={"projector": (1024, 1024)},
+            optimizer=SMALL_LR,
+        ),
+        "cifar10": RecipeRow(
+            "solo-learn's run of 1,000 epochs (92 % linear)",
+            method={"projector": (2048, 2048, 2048)},
+            optimizer={**CLIPPED_LARS, "lr": 0.3, "weight_decay": 1e-4},
+            training={"batch_size": 256},
+        ),
+        "imagenet": RecipeRow(
+            "the authors' command for 100 epochs (for 1,000: batch 2048, learning rate 0.2)",
+            optimizer={"lr": 0.3},
+            training={"batch_size": 512},
+        ),
+    }
 
 
 class VICReg(PairwiseMethod):
@@ -35,10 +57,8 @@ class VICReg(PairwiseMethod):
     loss: VICRegLoss
 
     def __init__(self, settings: VICRegSettings, backbone: nn.Module, num_samples: int = 0) -> None:
-        super().__init__()
         del num_samples
-        self.backbone = backbone
-        self.projector = projector((feature_width(backbone), *settings.projector))
+        super().__init__(backbone, settings.projector)
         self.loss = VICRegLoss(
             settings.invariance_weight, settings.variance_weight, settings.covariance_weight
         )
@@ -48,11 +68,8 @@ class VICReg(PairwiseMethod):
         del batch_size
         none = {"invariance": 0.0, "variance": 0.0, "covariance": 0.0}
         missing = 1 - EPSILON**0.5
+        total = self.loss.weights["variance"] * missing
         return {
             "ideal": {**none, "total": 0.0},
-            "collapsed": {
-                **none,
-                "variance": missing,
-                "total": self.loss.weights["variance"] * missing,
-            },
+            "collapsed": {**none, "variance": missing, "total": total},
         }

@@ -6,6 +6,13 @@ from imsvd.networks.backbone import (
     feature_width,
     synchronize_norms,
 )
-from imsvd.networks.heads import projector
+from imsvd.networks.heads import Last, projector
 
-__all__ = ["BackboneSettings", "build_backbone", "feature_width", "projector", "synchronize_norms"]
+__all__ = [
+    "BackboneSettings",
+    "Last",
+    "build_backbone",
+    "feature_width",
+    "projector",
+    "synchronize_norms",
+]

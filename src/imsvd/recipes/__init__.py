@@ -5,14 +5,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 
-from imsvd.config import Config, method_settings_class
+from imsvd.config import Config
 from imsvd.errors import InputError
-from imsvd.recipes.cifar10 import cifar10, cifar10_cpu
-from imsvd.recipes.folder import folder_cpu
-from imsvd.recipes.imagenet import imagenet
-from imsvd.recipes.method_recipes import METHOD_RECIPES
-from imsvd.recipes.scale import Scale
-from imsvd.recipes.shapes import shapes
+from imsvd.methods.base import Scale
+from imsvd.recipes.adapting import (
+    SCALE_EPOCHS,
+    apply_row,
+    fit_to_images,
+    override_in_proportion,
+    phases_in_proportion,
+)
+from imsvd.recipes.imsvd import cifar10, cifar10_cpu, folder_cpu, imagenet, shapes
 
 RECIPES: dict[str, Callable[[], Config]] = {
     "shapes": shapes,
@@ -22,16 +25,15 @@ RECIPES: dict[str, Callable[[], Config]] = {
     "imagenet": imagenet,
 }
 
-
 SCALES: dict[str, Scale] = {"cifar10": "cifar10", "imagenet": "imagenet"}
-"""Which settings a method takes under a recipe; under those not listed, the ones for a CPU."""
+"""Rows that other methods take under a recipe; recipes not listed take the small ones."""
 
 
 def recipe(name: str, method: str = "imsvd") -> Config:
     """Return the configuration of the recipe called `name`, for IMSVD or another method.
 
-    Another method keeps the recipe's data, views, backbone, epochs and batch, and brings its own
-    heads and optimizer, unless its recipe says otherwise.
+    Another method keeps the recipe's data, views, backbone, epochs and batch and has its own heads
+    and optimizer, unless its row for the recipe's scale says otherwise.
     """
     if name not in RECIPES:
         close = difflib.get_close_matches(name, RECIPES, n=1)
@@ -40,9 +42,15 @@ def recipe(name: str, method: str = "imsvd") -> Config:
     config = RECIPES[name]()
     if method == config.method.name:
         return config
-    method_settings_class(method)  # refuses an unknown name
-    adapted = METHOD_RECIPES[method](config, SCALES.get(name, "small"))
-    return Config.model_validate(adapted.model_dump())
+    return apply_row(config, method, SCALES.get(name, "small"))
 
 
-__all__ = ["RECIPES", "recipe"]
+__all__ = [
+    "RECIPES",
+    "SCALES",
+    "SCALE_EPOCHS",
+    "fit_to_images",
+    "override_in_proportion",
+    "phases_in_proportion",
+    "recipe",
+]

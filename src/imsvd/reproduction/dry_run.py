@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from rich.console import Console
@@ -24,7 +24,8 @@ from imsvd.config import Config, override
 from imsvd.encoder import load, untrained_encoder
 from imsvd.errors import InputError, Interrupted
 from imsvd.grid.jobs import Job
-from imsvd.methods import IMSVDSettings, Method
+from imsvd.methods import Method
+from imsvd.methods.base import SMALLEST_BATCH
 from imsvd.networks import feature_width
 from imsvd.progress import progress_bar
 from imsvd.reproduction.full_networks import IMAGENET_IMAGES, build_on_meta, same_network
@@ -34,11 +35,7 @@ from imsvd.training import train
 from imsvd.training.batches import EpochOrder
 from imsvd.training.optimizers import build_optimizer
 
-BATCH = 16
-WIDTH = 8
 SIZE = 32
-VARIABLES = 2
-"""Discrete variables of the smallest IMSVD, which keeps the units of each."""
 
 
 class Trial(NamedTuple):
@@ -85,11 +82,11 @@ def _check_network(network: str, batch: int) -> int:
 def smallest_settings(config: Config) -> list[str]:
     """Return the overrides that leave of `config` only what tells it from others in kind."""
     settings = [
-        f"data.source=shapes:{BATCH}",
+        f"data.source=shapes:{SMALLEST_BATCH}",
         "backbone.options={layers: [1, 1, 1, 1], channels: [8, 8, 8, 8]}",
         *(f"views.views.{number}.size={SIZE}" for number in range(len(config.views.views))),
         f"views.local_size={SIZE // 2}",
-        f"training.batch_size={BATCH}",
+        f"training.batch_size={SMALLEST_BATCH}",
         "training.knn_every=0",
         # From the first step on at the full rate, so that the step moves the weights.
         "optimizer.warmup_epochs=0",
@@ -97,13 +94,8 @@ def smallest_settings(config: Config) -> list[str]:
         "compute.workers=0",
     ]
     # What comes after a warm-up of the method is to be seen as well.
-    epochs = 2 if hasattr(config.method, "warmup_epochs") else 1
-    settings.append(f"training.epochs={epochs}")
-    values = config.method.model_dump(mode="json")
-    smallest = {name: _SMALLEST[name](values[name]) for name in values if name in _SMALLEST}
-    if isinstance(config.method, IMSVDSettings):
-        hidden = [WIDTH] * (len(config.method.projector) - 1)
-        smallest["projector"] = str([*hidden, VARIABLES * config.method.variable_units[0]])
+    settings.append(f"training.epochs={2 if config.method.first_phase else 1}")
+    smallest = config.method.smallest().model_dump(mode="json", exclude={"name"})
     return settings + [f"method.{name}={value}" for name, value in smallest.items()]
 
 
@@ -123,34 +115,6 @@ def take_step(config: Config) -> None:
     _require(len(losses) == config.training.epochs and all(map(math.isfinite, losses)), "the loss")
     moved = any(not torch.equal(old, new) for old, new in zip(before, after, strict=True))
     _require(moved, "the weights")
-
-
-def _same(value: int) -> Callable[[Any], str]:
-    return lambda published: str(value if published else published)
-
-
-def _each(value: int) -> Callable[[Any], str]:
-    return lambda published: str([value] * len(published))
-
-
-_SMALLEST: dict[str, Callable[[Any], str]] = {
-    "projector": _each(WIDTH),
-    "predictor": _same(WIDTH),
-    "teacher": _each(WIDTH),
-    "classes": _same(8),
-    "prototypes": _same(8),
-    "freeze_steps": _same(0),
-    "queue_length": _same(2 * BATCH),
-    "queue_start_epoch": _same(0),
-    "clusters": _each(4),
-    "num_background": _same(8),
-    "num_negatives": _same(8),
-    "num_negative_prototypes": _same(3),
-    "kmeans_iterations": _same(2),
-    "warmup_epochs": _same(1),
-    "whitening_size": _same(2 * WIDTH),
-}
-"""Settings of methods that are sizes or lengths, and what is left of them; 0 stays 0."""
 
 
 def _try(run: Run, processes: int, stepped: dict[Job, str]) -> Trial:

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 
 from imsvd.config import Config, override
-from imsvd.methods import IMSVDSettings
 from imsvd.paper_numbers import paper_tables
 from imsvd.recipes import recipe
 from imsvd.reproduction.full_networks import IMAGENET_IMAGES, Sizes, measure, same_network
@@ -140,8 +139,8 @@ def _sizes(config: str) -> Sizes:
 
 
 def _reported(config: Config) -> Hours | None:
-    if isinstance(config.method, IMSVDSettings):
-        return _imsvd_hours().get(config.method.projector)
+    if head := config.method.code_head.projector:
+        return _imsvd_hours().get(head)
     if config.method != recipe("imagenet", config.method.name).method:
         return None
     for name, columns in paper_tables()["cost"].rows.items():
@@ -172,5 +171,5 @@ def _with_projector(projector: tuple[int, ...]) -> Config:
 
 def _passes(config: Config) -> tuple[float, float]:
     """Passes of pairs of views: forward and backward, and forward only, in units of the former."""
-    pairs = 1.0 if getattr(config.method, "symmetric", True) else 0.5
+    pairs = config.method.views_with_gradient
     return pairs, pairs / 3 if sizes(config).momentum else 0.0

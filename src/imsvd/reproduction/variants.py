@@ -11,8 +11,7 @@ from typing import Literal, NamedTuple
 
 from imsvd.api import configure
 from imsvd.grid.jobs import Job
-from imsvd.recipes import recipe
-from imsvd.recipes.phases import phases_in_proportion
+from imsvd.recipes import phases_in_proportion, recipe
 
 Scale = Literal["full", "cpu"]
 SCALES: tuple[Scale, ...] = ("full", "cpu")

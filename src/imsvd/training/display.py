@@ -12,33 +12,13 @@ from rich.text import Text
 
 from imsvd.progress import clock, progress_bar
 
-SHORT_NAMES = {
-    "invariance": "TI",
-    "diagonal_entropy": "DE",
-    "off_diagonal_entropy": "OE",
-    "variance": "var",
-    "covariance": "cov",
-    "redundancy": "redun",
-    "attraction": "attr",
-    "repulsion": "repul",
-    "instance_discrimination": "inst",
-    "local_aggregation": "local",
-    "prototypes": "proto",
-    "cosine": "cos",
-    "divergence": "div",
-    "code_entropy": "H(q)",
-    "distillation": "dist",
-    "marginal_entropy": "H(t)",
-    "log_volume": "logV",
+LABELS = {
     "spread": "sprd",
-    "share_above_0.9": ">0.9",
-    "share_above_0.99": ">0.99",
-    "dead_units": "dead",
     "effective_rank": "rank",
     "knn_20": "kNN",
     "images_per_second": "img/s",
-    "batch_limit": "limit",
 }
+"""Short column titles of what every method reports; a method adds those of its own terms."""
 
 
 class _Speed(ProgressColumn):
@@ -49,8 +29,11 @@ class _Speed(ProgressColumn):
 class TrainingDisplay:
     """Shows a run on `console`; a quiet console shows nothing."""
 
-    def __init__(self, console: Console, epochs: int, batch_size: int) -> None:
+    def __init__(
+        self, console: Console, epochs: int, batch_size: int, labels: Mapping[str, str]
+    ) -> None:
         self.console, self.epochs, self.batch_size = console, epochs, batch_size
+        self.labels = {**LABELS, **labels}
         self.progress = progress_bar(console, _Speed())
         self.task = self.progress.add_task("", total=None, batch_size=batch_size)
         self.columns: list[str] = []
@@ -103,14 +86,14 @@ class TrainingDisplay:
         if "knn_20" not in self.columns:
             self.columns.insert(-1, "knn_20")
         self.say(
-            f"[bold]{_line('epoch', [*(SHORT_NAMES.get(name, name) for name in self.columns), 'ETA'])}[/bold]"
+            f"[bold]{_line('epoch', [*(self.labels.get(name, name) for name in self.columns), 'ETA'])}[/bold]"
         )
         for name, row in bounds.items():
             cells = [
                 _cell(column, row.get("total" if column == "loss" else column))
                 for column in self.columns
             ]
-            self.say(f"[dim]{_line(SHORT_NAMES.get(name, name), [*cells, ''])}[/dim]")
+            self.say(f"[dim]{_line(self.labels.get(name, name), [*cells, ''])}[/dim]")
 
 
 def _flat_values(record: Mapping[str, Any]) -> dict[str, float]:

@@ -20,7 +20,7 @@ from imsvd.checkpoints import (
     seed_random_state,
     seed_step,
 )
-from imsvd.config import Config, require_every_phase
+from imsvd.config import Config
 from imsvd.datasets import BadImage, ImageSource, Quarantine, open_source
 from imsvd.distributed import any_rank, gather_lists, on_first_rank, together
 from imsvd.encoder import save_encoder, saved_epoch
@@ -52,7 +52,7 @@ def train(config: Config, run: RunFolder, console: Console) -> None:
         Interrupted: after Ctrl-C or SIGTERM, when everything has been saved.
     """
     if not run.has_saved:
-        require_every_phase(config)
+        config.method.require_epochs(config.training.epochs)
     source = open_source(config.data.source, "train")
     run.begin(config)
     fabric = launch(config)
@@ -76,7 +76,7 @@ def train(config: Config, run: RunFolder, console: Console) -> None:
     batches = build_batches(config, source, quarantine, order, fabric, console)
     try:
         with TrainingDisplay(
-            console, config.training.epochs, config.training.batch_size
+            console, config.training.epochs, config.training.batch_size, config.method.labels
         ) as display:
             trainer.fit(batches, quarantine, display)
     except torch.OutOfMemoryError as error:

@@ -1,0 +1,55 @@
+"""Recipes adapted to another method, to fewer images, or to another number of epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from imsvd.config import Config, method_settings_class, override
+from imsvd.methods.base import Scale
+
+SCALE_EPOCHS: dict[Scale, int] = {"small": 38, "cifar10": 800, "imagenet": 100}
+"""Epochs for which the rows of a scale state their settings that are counted in epochs."""
+BATCHES_PER_EPOCH = 4
+"""Smallest number of steps per epoch after fitting the batch to few images."""
+
+
+def apply_row(config: Config, method: str, scale: Scale) -> Config:
+    """Return IMSVD's `config` with the changes in the row of another method."""
+    kind = method_settings_class(method)
+    row = kind.recipes[scale]
+    settings = kind(**row.method)
+    phases = settings.phases(SCALE_EPOCHS[scale], config.training.epochs)
+    values = config.model_dump()
+    values["method"] = settings.model_dump() | phases
+    values["optimizer"] |= row.optimizer
+    values["training"] |= row.training
+    return Config.model_validate(values)
+
+
+def fit_to_images(config: Config, images: int) -> Config:
+    """Return `config` with the batch and the method's sizes no larger than `images` allow."""
+    most = max(2, images // BATCHES_PER_EPOCH)
+    batch_size = min(config.training.batch_size, 2 ** (most.bit_length() - 1))
+    values = config.model_dump()
+    values["method"] = config.method.fit_to_images(images, batch_size).model_dump()
+    values["training"]["batch_size"] = batch_size
+    return Config.model_validate(values)
+
+
+def override_in_proportion(config: Config, assignments: Sequence[str]) -> Config:
+    """Return `config` with assignments applied; if they shorten the training, phases shrink with it.
+
+    Otherwise a method that warms up for 10 of 38 epochs would do nothing else in a run of 10. In a
+    longer training, phases stay as published. Assignments to a phase itself take precedence.
+    """
+    changed = override(config, assignments)
+    epochs = changed.training.epochs
+    if epochs >= config.training.epochs:
+        return changed
+    return override(config, [*phases_in_proportion(config, epochs), *assignments])
+
+
+def phases_in_proportion(config: Config, epochs: int) -> list[str]:
+    """Return the settings, as for `--set`, that keep the method's phases at their share of `epochs`."""
+    phases = config.method.phases(config.training.epochs, epochs)
+    return [f"method.{name}={value}" for name, value in phases.items()]
