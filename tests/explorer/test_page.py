@@ -1,4 +1,4 @@
-"""The page in a real browser: every view, deep links, keys, dropped pictures, accessibility."""
+"""The page in a real browser: every view, deep links, keys, uploads, accessibility."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ VIEWS = {
     "#/runs/0/units/3/1": "Unit 1 of variable 3",
     "#/runs/0/images": "Images",
     "#/runs/0/images/12?by=features": "Image 12",
-    "#/runs/0/maps?m=1&n=2": "Maps",
+    "#/runs/0/dependence?m=1&n=2": "Dependence",
     "#/runs/0/training": "Training",
-    "#/compare/0/1": "Compare two runs",
+    "#/compare/0/1": "Compare runs",
     "#/runs/2/variables/0": "Variable 0",
-    "#/runs/2/maps": "Maps",
+    "#/runs/2/dependence": "Dependence",
 }
 
 
@@ -86,7 +86,7 @@ def opened_page(browser: Browser, **settings: Any) -> Iterator[tuple[Page, list[
 
 
 def failures(request: Request) -> list[str]:
-    """What failed; a picture that is given up when its page is left has not."""
+    """What failed; an image request that is canceled when its page is left has not."""
     return [] if request.failure == "net::ERR_ABORTED" else [f"{request.url}: {request.failure}"]
 
 
@@ -137,15 +137,15 @@ def test_the_page_asks_for_all_its_modules_at_once() -> None:
     assert sorted(named) == sorted(path.name for path in STATIC.glob("*.js"))
 
 
-def test_pictures_have_names_and_arrive(page: Page, address: str) -> None:
+def test_images_have_names_and_load(page: Page, address: str) -> None:
     open_view(page, address, "#/runs/0/images")
-    pictures = page.locator(".gallery img")
-    assert pictures.count() == 60
-    pictures.first.scroll_into_view_if_needed()
+    shown = page.locator(".gallery img")
+    assert shown.count() == 60
+    shown.first.scroll_into_view_if_needed()
     page.wait_for_load_state("networkidle")
-    assert pictures.first.evaluate("image => image.complete && image.naturalWidth") == 128
+    assert shown.first.evaluate("image => image.complete && image.naturalWidth") == 128
     label = open_source("shapes:128").classes[int(open_source("shapes:128").labels[0])]  # type: ignore[index]
-    assert pictures.first.get_attribute("alt") == f"Image 0, {label}"
+    assert shown.first.get_attribute("alt") == f"Image 0, {label}"
 
 
 def test_from_a_variable_to_a_unit_to_an_image_and_back(page: Page, address: str) -> None:
@@ -153,16 +153,16 @@ def test_from_a_variable_to_a_unit_to_an_image_and_back(page: Page, address: str
     page.get_by_role("link", name=re.compile("^Variable 2")).click()
     wait_for_heading(page, "Variable 2")
     page.locator(".unit-row h3 a").first.click()
-    page.locator("#takers").wait_for()
+    page.locator("#assigned").wait_for()
     unit = page.url
     page.locator(".gallery a").nth(1).click()
     page.locator("#code").wait_for()
     assert page.locator(".cell").count() == 4
     page.go_back()
-    page.locator("#takers").wait_for()
+    page.locator("#assigned").wait_for()
     assert page.url == unit
     page.reload()
-    page.locator("#takers").wait_for()
+    page.locator("#assigned").wait_for()
     page.go_back()
     wait_for_heading(page, "Variable 2")
 
@@ -194,7 +194,7 @@ def test_pointing_at_an_image_shows_the_evidence(page: Page, address: str) -> No
     tiles.nth(1).locator(".map.ready").wait_for()
     page.keyboard.press("Escape")
     tiles.nth(1).locator(".map").wait_for(state="detached")
-    page.get_by_label("Show the evidence on all").check()
+    page.get_by_label("Show evidence on all images").check()
     tiles.last.locator(".map.ready").wait_for()
     assert page.locator(".map.ready").count() == tiles.count()
 
@@ -211,7 +211,7 @@ def test_the_first_tap_shows_the_evidence_and_the_second_opens(
         assert page.url.endswith("#/runs/0/units/3/1")
         first.tap()
         page.locator("#code").wait_for()
-        open_view(page, address, "#/runs/1/maps?m=1&n=2")
+        open_view(page, address, "#/runs/1/dependence?m=1&n=2")
         box: Any = page.locator("#information").bounding_box()
         page.locator("#information").tap(position={"x": 3, "y": box["height"] - 3})
         page.get_by_role("heading", name="Variables 3 and 0").wait_for()
@@ -237,7 +237,7 @@ def test_neighbors_come_with_the_reason(page: Page, address: str) -> None:
     why.click()
     reason = page.locator(".reason")
     assert reason.locator(".pairs li").count() == shared
-    assert reason.locator("img").first.evaluate("image => image.alt").endswith("in this picture")
+    assert reason.locator("img").first.evaluate("image => image.alt").endswith("in this image")
     page.locator(".cell.shared").first.wait_for()
     # What is opened may push the button from under the pointer; it still has the focus.
     why.hover()
@@ -252,7 +252,7 @@ def test_neighbors_come_with_the_reason(page: Page, address: str) -> None:
     assert "cosine" in page.locator(".neighbor").first.inner_text()
 
 
-def a_picture() -> bytes:
+def an_image() -> bytes:
     made = io.BytesIO()
     Image.fromarray(np.full((50, 70, 3), (250, 20, 20), dtype=np.uint8)).save(made, "PNG")
     return made.getvalue()
@@ -271,50 +271,50 @@ def drop(page: Page, content: bytes, kind: str) -> None:
     page.evaluate(script, [list(content), kind])
 
 
-def test_a_dropped_picture_gets_a_code_neighbors_and_an_address(page: Page, address: str) -> None:
+def test_a_dropped_image_gets_a_code_neighbors_and_an_address(page: Page, address: str) -> None:
     open_view(page, address, "#/runs/0/variables")
-    drop(page, a_picture(), "image/png")
-    wait_for_heading(page, "Your picture")
+    drop(page, an_image(), "image/png")
+    wait_for_heading(page, "Your image")
     assert re.search(r"#/runs/0/uploads/[0-9a-f]{32}$", page.url)
     units = page.locator(".cell-unit").all_inner_texts()
     assert len(units) == 4
     assert page.locator(".neighbor").count() == 12
     assert accessibility_problems(page) == []
     page.reload()
-    wait_for_heading(page, "Your picture")
+    wait_for_heading(page, "Your image")
     assert page.locator(".cell-unit").all_inner_texts() == units
     page.locator(".cell").first.hover()
     page.locator(".stage .map.ready").wait_for()
 
 
-def test_a_picture_can_be_chosen(page: Page, address: str) -> None:
+def test_an_image_can_be_chosen(page: Page, address: str) -> None:
     open_view(page, address, "#/runs/0/images")
-    chosen: Any = {"name": "a.png", "mimeType": "image/png", "buffer": a_picture()}
+    chosen: Any = {"name": "a.png", "mimeType": "image/png", "buffer": an_image()}
     with page.expect_file_chooser() as chooser:
-        page.get_by_role("button", name="Your picture…").click()
+        page.get_by_role("button", name="Upload image…").click()
     chooser.value.set_files(chosen)
-    wait_for_heading(page, "Your picture")
+    wait_for_heading(page, "Your image")
 
 
 @pytest.mark.parametrize(
     ("view", "sentence"),
     [
         ("#/runs/0/variables/99", "There is no variable 99"),
-        ("#/runs/7/variables", "There is no such page."),
-        ("#/somewhere", "There is no such page."),
+        ("#/runs/7/variables", "Page not found."),
+        ("#/somewhere", "Page not found."),
     ],
 )
 def test_errors_are_sentences(browser: Browser, address: str, view: str, sentence: str) -> None:
     with opened_page(browser) as (page, _):
-        open_view(page, address, view, "This cannot be shown")
+        open_view(page, address, view, "Cannot show this page")
         assert sentence in page.get_by_role("alert").inner_text()
         assert accessibility_problems(page) == []
 
 
-def test_what_is_no_picture_is_refused_with_a_sentence(browser: Browser, address: str) -> None:
+def test_a_file_that_is_no_image_is_refused_with_a_sentence(browser: Browser, address: str) -> None:
     with opened_page(browser) as (page, _):
         open_view(page, address, "#/runs/0/images")
-        drop(page, b"no picture", "text/plain")
+        drop(page, b"no image", "text/plain")
         page.get_by_role("alert").wait_for()
         assert "cannot be read as an image" in page.get_by_role("alert").inner_text()
         page.keyboard.press("Escape")
@@ -323,7 +323,7 @@ def test_what_is_no_picture_is_refused_with_a_sentence(browser: Browser, address
 
 
 def test_a_run_without_the_joint_matrix_says_how_to_make_it(page: Page, address: str) -> None:
-    open_view(page, address, "#/runs/2/maps")
+    open_view(page, address, "#/runs/2/dependence")
     assert "imsvd explain" in page.locator(".notice").inner_text()
     assert "--only joint" in page.locator(".notice").inner_text()
 
@@ -363,7 +363,7 @@ def test_keys_reach_everything(page: Page, address: str) -> None:
 
 def test_the_map_of_information_is_read_by_keys_and_pointer(page: Page, address: str) -> None:
     values = made_up_information()
-    open_view(page, address, "#/runs/1/maps?m=1&n=2")
+    open_view(page, address, "#/runs/1/dependence?m=1&n=2")
     field, reading = page.locator("#information"), page.locator("output").first
     assert reading.inner_text() == f"variables 1 and 2: {values[1, 2]:.3f} nats"
     field.focus()
@@ -385,7 +385,7 @@ def test_the_values_of_a_map_are_a_table_on_demand(
     page: Page, address: str, explained: Path
 ) -> None:
     values = np.load(explained / "explanations" / "joint_matrix.npy")[4:8, 8:12]
-    open_view(page, address, "#/runs/0/maps?m=1&n=2")
+    open_view(page, address, "#/runs/0/dependence?m=1&n=2")
     section = page.locator("section", has=page.locator("#joint"))
     button = section.get_by_role("button", name="Values as a table")
     button.click()
@@ -414,9 +414,9 @@ def test_two_runs_are_put_side_by_side(page: Page, address: str) -> None:
     open_view(page, address, "#/compare/0/1")
     rows = page.locator("tr", has_text="explained images")
     assert rows.locator("td").all_inner_texts() == ["128", "128", "0"]
-    assert "128 images that both runs describe" in page.locator("main").inner_text()
+    assert "128 common images" in page.locator("main").inner_text()
     page.locator("#second").focus()
     page.locator("#second").select_option("2")
-    page.get_by_text("describe different images").wait_for()
+    page.get_by_text("explained with different images").wait_for()
     assert page.url.endswith("#/compare/0/2")
     assert focused(page) == "second"

@@ -1,15 +1,15 @@
-/** What the page asks the server for. */
+/** Requests to the server, and the addresses of pictures and pages. */
 
 const KEPT = 300;
 const answers = new Map();
 
-/** An answer that is a sentence about what went wrong. */
+/** An error whose message is a sentence for the user. */
 export class Refusal extends Error {}
 
 async function readAnswer(response) {
   const answer = await response.json().catch(() => null);
   if (response.ok && answer) return answer;
-  throw new Refusal(answer?.error ?? `The server answered with status ${response.status}.`);
+  throw new Refusal(answer?.error ?? `The server failed with status ${response.status}.`);
 }
 
 async function request(path, options) {
@@ -17,11 +17,11 @@ async function request(path, options) {
     return await readAnswer(await fetch(path, options));
   } catch (error) {
     if (error instanceof Refusal || error.name === "AbortError") throw error;
-    throw new Refusal("The server does not answer. Is `imsvd explore` still running?");
+    throw new Refusal("The server is not responding. Is `imsvd explore` still running?");
   }
 }
 
-/** The JSON at a path. Nothing changes while the server lives, so answers are kept. */
+/** Fetches JSON; responses are cached, because the data does not change while the server runs. */
 export async function get(path, signal) {
   if (answers.has(path)) return answers.get(path);
   const answer = await request(path, { signal });
@@ -30,8 +30,8 @@ export async function get(path, signal) {
   return answer;
 }
 
-/** Sends a picture of the visitor; the answer has its number, code and neighbors. */
-export function sendPicture(run, file) {
+/** Uploads an image; the response has its name, code and neighbors. */
+export function uploadImage(run, file) {
   const type = file.type.startsWith("image/") ? file.type : "application/octet-stream";
   return request(`/api/runs/${run}/uploads`, {
     method: "POST",
@@ -41,11 +41,11 @@ export function sendPicture(run, file) {
 }
 
 /**
- * Where the thumbnail and the unit maps of one picture are.
+ * Addresses of the thumbnail and the unit maps of an explained image.
  *
- * The key names the explanation they belong to, so that the browser may keep them for good.
+ * The key identifies the explanation, so that the browser may cache them permanently.
  */
-export function sourcePicture(run, image) {
+export function explainedImage(run, image) {
   const base = `/api/runs/${run.id}/images/${image}`;
   return {
     thumbnail: (size) => `${base}/thumbnail?size=${size}&v=${run.key}`,
@@ -53,8 +53,8 @@ export function sourcePicture(run, image) {
   };
 }
 
-/** The same of a visitor's picture. */
-export function uploadedPicture(run, id) {
+/** The same for an uploaded image. */
+export function uploadedImage(run, id) {
   const base = `/api/uploads/${id}`;
   return {
     thumbnail: (size) => `${base}/thumbnail?size=${size}&run=${run.id}`,
@@ -62,21 +62,21 @@ export function uploadedPicture(run, id) {
   };
 }
 
-/** Links of the page itself. */
+/** Links between the views. */
 export const link = {
   variables: (run) => `#/runs/${run}/variables`,
   variable: (run, variable) => `#/runs/${run}/variables/${variable}`,
   unit: (run, variable, unit) => `#/runs/${run}/units/${variable}/${unit}`,
   images: (run) => `#/runs/${run}/images`,
   image: (run, image) => `#/runs/${run}/images/${image}`,
-  maps: (run, first, second) =>
-    `#/runs/${run}/maps${first == null ? "" : `?m=${first}&n=${second ?? first}`}`,
+  dependence: (run, first, second) =>
+    `#/runs/${run}/dependence${first == null ? "" : `?m=${first}&n=${second ?? first}`}`,
   training: (run) => `#/runs/${run}/training`,
   upload: (run, id) => `#/runs/${run}/uploads/${id}`,
   compare: (first, second) => `#/compare/${first}/${second}`,
 };
 
-/** A hash with some of its query changed; `null` removes a key. */
+/** Changes some keys in the query of a hash; `null` removes a key. */
 export function withQuery(hash, changes) {
   const [path, text = ""] = hash.split("?");
   const query = new URLSearchParams(text);
@@ -84,6 +84,6 @@ export function withQuery(hash, changes) {
     if (value == null) query.delete(name);
     else query.set(name, value);
   }
-  const asked = query.toString();
-  return asked ? `${path}?${asked}` : path;
+  const rest = query.toString();
+  return rest ? `${path}?${rest}` : path;
 }

@@ -1,17 +1,17 @@
-/** The shell: which view an address shows, loading, errors, focus, history and dropped pictures. */
+/** The frame around the views: routing, loading, errors, focus, history and uploads. */
 
-import { get, link, sendPicture } from "./api.js";
+import { get, link, uploadImage } from "./api.js";
 import { compareView } from "./compare.js";
+import { dependenceView } from "./dependence.js";
 import { announce, choice, element } from "./dom.js";
 import { imageView, uploadView } from "./image.js";
 import { imagesView } from "./images.js";
-import { mapsView } from "./maps.js";
 import { trainingView } from "./training.js";
 import { unitView } from "./unit.js";
 import { variableView } from "./variable.js";
 import { variablesView } from "./variables.js";
 
-/** Addresses and their views; the names of the groups are what a view is given, as numbers. */
+/** Patterns of addresses, their views and places; views receive the named groups, as numbers. */
 const ROUTES = [
   [/^\/runs\/(?<run>\d+)\/variables$/, variablesView, "variables"],
   [/^\/runs\/(?<run>\d+)\/variables\/(?<variable>\d+)$/, variableView, "variables"],
@@ -19,11 +19,11 @@ const ROUTES = [
   [/^\/runs\/(?<run>\d+)\/images$/, imagesView, "images"],
   [/^\/runs\/(?<run>\d+)\/images\/(?<image>\d+)$/, imageView, "images"],
   [/^\/runs\/(?<run>\d+)\/uploads\/(?<upload>[0-9a-f]+)$/, uploadView, "images"],
-  [/^\/runs\/(?<run>\d+)\/maps$/, mapsView, "maps"],
+  [/^\/runs\/(?<run>\d+)\/dependence$/, dependenceView, "dependence"],
   [/^\/runs\/(?<run>\d+)\/training$/, trainingView, "training"],
   [/^\/compare\/(?<first>\d+)\/(?<second>\d+)$/, compareView, "compare"],
 ];
-const PLACES = ["variables", "images", "maps", "training"];
+const PLACES = ["variables", "images", "dependence", "training"];
 const SLOW = 200;
 
 const main = document.getElementById("main");
@@ -47,7 +47,7 @@ function runOf(runs, numbers) {
   return runs.find((run) => run.id === id) ?? null;
 }
 
-/** Shows what the address asks for, and leaves what was there until that is ready. */
+/** Shows the view for the current address; the old one stays until the new one is ready. */
 async function show({ scroll = 0, first = false } = {}) {
   current.controller.abort();
   const controller = new AbortController();
@@ -64,7 +64,7 @@ async function show({ scroll = 0, first = false } = {}) {
     const run = found && runOf(runs, found.numbers);
     current.run = run?.id ?? runs[0].id;
     drawMasthead(runs, run ?? runs[0], found?.place);
-    if (!run) throw new Error("There is no such page. Choose a view above.");
+    if (!run) throw new Error("Page not found. Choose a view above.");
     const query = new URLSearchParams(text);
     const page = await found.view({
       ...found.numbers,
@@ -85,11 +85,11 @@ async function show({ scroll = 0, first = false } = {}) {
 
 function failure(error) {
   return {
-    title: "Not shown",
+    title: "Error",
     content: [
-      element("h1", { tabindex: "-1" }, "This cannot be shown"),
+      element("h1", { tabindex: "-1" }, "Cannot show this page"),
       element("p", { class: "notice", role: "alert" }, error.message),
-      element("p", {}, element("a", { href: "#/" }, "Back to the variables")),
+      element("p", {}, element("a", { href: "#/" }, "Go to the variables")),
     ],
   };
 }
@@ -103,7 +103,7 @@ function put(page, run, { scroll, first = false }) {
   announce(`${page.title}.`);
 }
 
-/** To the control that was used, where the new page has it too, or else to the heading. */
+/** Focuses the control that was used if the new page has it, and the heading otherwise. */
 function moveFocus(used) {
   if (used === undefined) return;
   const again = used ? main.querySelector(`#${CSS.escape(used)}`) : null;
@@ -134,45 +134,45 @@ function drawMasthead(runs, run, here) {
     const options = runs.map((item) => [item.id, repeated ? item.path : item.name]);
     tools.push(
       choice("Run", "run", options, run.id, (id) =>
-        go(here === "training" || here === "maps" ? link[here](id) : link.variables(id)),
+        go(here === "training" || here === "dependence" ? link[here](id) : link.variables(id)),
       ),
     );
   }
-  tools.push(...pictureChooser());
+  tools.push(...uploadButton());
   const focused = document.activeElement?.id;
   document.getElementById("tools").replaceChildren(...tools);
   if (focused === "run") document.getElementById("run")?.focus();
 }
 
-function pictureChooser() {
+function uploadButton() {
   const input = element("input", {
     type: "file",
-    id: "own-file",
+    id: "upload-file",
     class: "unseen",
     accept: "image/*",
     tabindex: "-1",
-    "aria-label": "A picture of your own",
-    on: { change: () => input.files[0] && take(input.files[0]) },
+    "aria-label": "Image to upload",
+    on: { change: () => input.files[0] && upload(input.files[0]) },
   });
   const button = element(
     "button",
-    { type: "button", id: "own-button", on: { click: () => input.click() } },
-    "Your picture…",
+    { type: "button", id: "upload-button", on: { click: () => input.click() } },
+    "Upload image…",
   );
   return [button, input];
 }
 
-/** Sends a picture to the server and shows its page. */
-async function take(file) {
-  announce("Sending the picture.");
+/** Uploads an image and shows its page. */
+async function upload(file) {
+  announce("Uploading the image.");
   main.setAttribute("aria-busy", "true");
   const { run, controller } = current;
   const stillHere = () => current.controller === controller;
   try {
-    const answer = await sendPicture(run, file);
-    // Whoever has gone elsewhere meanwhile is not called back.
+    const answer = await uploadImage(run, file);
+    // A user who has opened another page meanwhile is not called back.
     if (stillHere()) go(link.upload(run, answer.upload));
-    else announce("The picture has been sent; choose it again to see its page.");
+    else announce("The upload was canceled because another page was opened.");
   } catch (error) {
     refuse(error.message);
   } finally {
@@ -180,7 +180,7 @@ async function take(file) {
   }
 }
 
-/** Says above the page why a picture was not taken, until that is closed or another page opened. */
+/** Shows above the page why an upload failed, until it is closed or another page is opened. */
 function refuse(sentence) {
   const before = document.activeElement;
   const close = () => {
@@ -217,29 +217,29 @@ function acceptDrops() {
     veil.hidden = true;
     if (!carriesFile(event)) return;
     event.preventDefault();
-    if (event.dataTransfer.files[0]) take(event.dataTransfer.files[0]);
+    if (event.dataTransfer.files[0]) upload(event.dataTransfer.files[0]);
   });
   document.addEventListener("paste", (event) => {
     const file = [...(event.clipboardData?.files ?? [])][0];
-    if (file) take(file);
+    if (file) upload(file);
   });
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") veil.hidden = true;
   });
 }
 
-/** Goes to an address of the page. */
+/** Opens a view by its hash. */
 function go(hash) {
   location.hash = hash;
 }
 
-/** Shows an address in place of the bare one, which leaves no trace in the history. */
+/** Shows a view in place of the bare address, without a history entry. */
 function enter(hash) {
   history.replaceState(history.state, "", hash);
   return show({ first: true });
 }
 
-/** Where each entry of the history was scrolled to, as pages are drawn after the browser looks. */
+/** Restores the scroll position of history entries: the browser would do so before a page is drawn. */
 function rememberScrolling() {
   history.scrollRestoration = "manual";
   const places = new Map();

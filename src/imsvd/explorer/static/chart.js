@@ -1,4 +1,4 @@
-/** Lines over epochs as a drawing, with a reading for pointer and keys and a table on demand. */
+/** Bars, and line charts over epochs, readable by pointer, by keys and as a table. */
 
 import { disclosure, drawing, element, table, uniqueId } from "./dom.js";
 import { capital, decimal, spaced } from "./wording.js";
@@ -49,9 +49,10 @@ function scales(lines, bounds) {
 }
 
 /**
- * A chart of `lines` (`name`, `points` of epoch and value, `place` among the colors) that share a quantity called `name`.
+ * A chart of the quantity `name` over epochs.
  *
- * `bounds` are pairs of a word and a value, drawn as dashed lines.
+ * `lines` have a `name`, `points` (epoch, value) and the `place` of their color; `bounds` are pairs
+ * of name and value, drawn as dashed lines.
  */
 export function lineChart({ name, lines, bounds = [], level = "h2" }) {
   const shownLines = lines.filter((line) => line.points.length);
@@ -101,7 +102,7 @@ export function lineChart({ name, lines, bounds = [], level = "h2" }) {
     const distances = epochs.map((epoch) => Math.abs(epoch - wanted));
     move(distances.indexOf(Math.min(...distances)));
   };
-  // A tap comes without a movement before it.
+  // A tap has no pointermove before it.
   field.addEventListener("pointerdown", follow);
   field.addEventListener("pointermove", follow);
   const keys = {
@@ -163,7 +164,7 @@ function grid(scale) {
   return drawing("g", {}, values, epochs);
 }
 
-/** Dashed lines with their names; one close to the line before has its name further left. */
+/** Dashed lines with their names; names of close lines are placed side by side. */
 function boundLines(bounds, scale) {
   const sorted = bounds
     .map(([word, value]) => [word, scale.y(value)])
@@ -227,3 +228,27 @@ function valuesTable(name, lines, epochs, bounds) {
     [...rows, ...limits],
   );
 }
+
+/** Horizontal bars; `rows` have `name`, `value`, `text` and optionally `href`; a full bar is `most`. */
+export function bars(rows, { most = Math.max(...rows.map((row) => row.value)) } = {}) {
+  return element(
+    "ul",
+    { class: "bars" },
+    rows.map((row) =>
+      element(
+        "li",
+        {},
+        row.href ? element("a", { href: row.href }, row.name) : element("span", {}, row.name),
+        element(
+          "span",
+          { class: "track" },
+          element("span", { style: { width: width(row.value, most) } }),
+        ),
+        element("span", { class: "value" }, row.text),
+      ),
+    ),
+  );
+}
+
+const width = (value, most) =>
+  `${most > 0 ? (100 * Math.min(1, Math.max(0, value / most))).toFixed(1) : 0}%`;

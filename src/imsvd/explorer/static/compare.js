@@ -10,8 +10,8 @@ import { capital, counted, decimal, shown, spaced } from "./wording.js";
 export async function compareView({ first, second, runs, signal }) {
   const found = [first, second].map((id) => runs.find((run) => run.id === id));
   if (found.includes(undefined))
-    throw new Error("One of these runs was not given to `imsvd explore`.");
-  const names = first === second ? ["the run", "the same run"] : distinctNames(found);
+    throw new Error("One of these runs does not exist; choose a view above.");
+  const names = first === second ? ["this run", "the same run"] : distinctNames(found);
   const answer = await get(`/api/compare?first=${first}&second=${second}`, signal);
   return {
     title: `${names[0]} and ${names[1]}`,
@@ -19,7 +19,7 @@ export async function compareView({ first, second, runs, signal }) {
       element(
         "div",
         { class: "bar" },
-        element("h1", { tabindex: "-1" }, "Compare two runs"),
+        element("h1", { tabindex: "-1" }, "Compare runs"),
         runChoices(runs, first, second),
       ),
       numbers(answer.rows, names),
@@ -45,14 +45,14 @@ function runChoices(runs, first, second) {
 
 function numbers(rows, names) {
   if (!rows.length) {
-    return element("p", { class: "notice" }, "These runs have no numbers in common yet.");
+    return element("p", { class: "notice" }, "No results to compare yet; run `imsvd evaluate` on both runs.");
   }
   const groups = new Map();
   for (const row of rows) {
     const cells = [spaced(row.name), shown(row.first), shown(row.second), difference(row)];
     groups.set(row.group, [...(groups.get(row.group) ?? []), cells]);
   }
-  const headings = ["Number", ...names, "Difference"];
+  const headings = ["Metric", ...names, "Change"];
   const tables = [...groups].map(([group, cells]) => table(capital(group), headings, cells));
   return element("div", { class: "tables" }, tables);
 }
@@ -65,11 +65,11 @@ function difference({ first, second }) {
 
 function agreement(found, names) {
   if (!found) return null;
-  const heading = element("h2", { id: "agree" }, "Do their variables tell the same?");
+  const heading = element("h2", { id: "agree" }, "Shared information");
   const values = found.mutual_information;
   const text = values
-    ? `Mutual information of the codes of ${counted(found.common_images, "image")} that both runs describe. A strong cell is something that both have found; chance alone gives about ${decimal(found.floor)} nats.`
-    : "The two runs describe different images, so their codes cannot be compared.";
+    ? `Mutual information between the variables of both runs, on ${counted(found.common_images, "common image")}. A high value marks something that both runs have learned; unrelated variables would show about ${decimal(found.floor)} nats.`
+    : "The two runs were explained with different images, so their codes cannot be compared. Explain both with the same data.";
   return element(
     "section",
     { class: "medium", "aria-labelledby": "agree" },
@@ -78,7 +78,7 @@ function agreement(found, names) {
     values &&
       heatmap({
         id: "agreement",
-        label: "Mutual information of the variables of both runs, in nats",
+        label: "Mutual information between the variables of both runs, in nats",
         values,
         least: extremes(values.flat())[0],
         most: Math.max(1e-3, extremes(values.flat())[1]),
@@ -111,7 +111,7 @@ function curves(training, names) {
   );
 }
 
-/** The curves of one quantity in both runs, where they have it. */
+/** The curves of one quantity, for the runs that have it. */
 function linesOf(both, names, name) {
   return both
     .map(({ series }, place) => ({
@@ -122,7 +122,7 @@ function linesOf(both, names, name) {
     .filter((line) => line.points.length);
 }
 
-/** Bounds are drawn only where they are the same for both runs. */
+/** Bounds are drawn only if they are the same for both runs. */
 function commonBounds(both, name) {
   const [first, second] = both.map(({ marks }) => boundsOf(marks, name));
   return JSON.stringify(first) === JSON.stringify(second) ? first : [];

@@ -1,19 +1,18 @@
-/** Building elements: the only way this page makes them, so that text is never read as markup. */
+/** Builds all elements of the page, so that no text is ever parsed as markup. */
 
 const SVG = "http://www.w3.org/2000/svg";
 
 /**
- * An element with attributes and children.
+ * Creates an element with attributes and children; those that are `null` or `false` are left out.
  *
- * `on` holds event listeners, `style` custom properties or properties set through the object model
- * (the page's security policy forbids style attributes); `null`, `undefined` and `false` children
- * and attributes are left out.
+ * `on` holds event listeners. `style` holds CSS properties, set one by one because the security
+ * policy of the page forbids style attributes.
  */
 export function element(tag, attributes = {}, ...children) {
   return fill(document.createElement(tag), attributes, children);
 }
 
-/** The same for a part of a drawing. */
+/** The same for SVG elements. */
 export function drawing(tag, attributes = {}, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
@@ -31,20 +30,20 @@ function fill(node, { on = {}, style = {}, ...attributes }, children) {
 
 let made = 0;
 
-/** A name that no other element of the page has. */
+/** Returns an id that no other element has. */
 export function uniqueId(kind) {
   made += 1;
   return `${kind}-${made}`;
 }
 
-/** Says something to people who listen instead of looking; the same sentence can be said twice. */
+/** Announces a sentence to screen readers, even if it is the same as the last one. */
 export function announce(sentence) {
   const status = document.getElementById("status");
   status.textContent = "";
   requestAnimationFrame(() => (status.textContent = sentence));
 }
 
-/** A button that shows and hides what `make` builds, which is built at the first time only. */
+/** A button that shows and hides the result of `make`, which is called on first use. */
 export function disclosure(label, make) {
   const id = uniqueId("more");
   const panel = element("div", { id, class: "disclosed", hidden: true });
@@ -68,7 +67,7 @@ export function disclosure(label, make) {
   return whole;
 }
 
-/** A labeled choice; `options` are pairs of value and text. */
+/** A labeled select; `options` are pairs of value and text. */
 export function choice(label, id, options, chosen, changed) {
   const select = element(
     "select",

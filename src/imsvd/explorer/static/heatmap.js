@@ -1,4 +1,4 @@
-/** A matrix as a picture that can be pointed at, walked through with arrow keys, and read as a table. */
+/** A matrix as a heat map, readable by pointer, by arrow keys and as a table. */
 
 import { disclosure, element, table } from "./dom.js";
 import { decimal } from "./wording.js";
@@ -9,7 +9,7 @@ const TABLE_SIDE = 64;
 
 const darkScheme = window.matchMedia("(prefers-color-scheme: dark)");
 
-/** The smallest and the largest of many numbers: too many for the arguments of Math.min. */
+/** Minimum and maximum of an array that is too long for the arguments of Math.min. */
 export function extremes(numbers) {
   return numbers.reduce(
     ([least, most], number) => [Math.min(least, number), Math.max(most, number)],
@@ -21,7 +21,7 @@ function channels(color) {
   return [1, 3, 5].map((start) => Number.parseInt(color.slice(start, start + 2), 16));
 }
 
-/** The color of a share from 0 to 1, between the stops of the ramp. */
+/** Interpolates the color of a share from 0 to 1 between the stops of the ramp. */
 function colorAt(stops, share) {
   const place = Math.min(Math.max(share, 0), 1) * (stops.length - 1);
   const below = Math.min(Math.floor(place), stops.length - 2);
@@ -44,10 +44,10 @@ function paint(canvas, values, [least, most]) {
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
 /**
- * The map of `values`, with colors from 0 or from `least` to `most`; what lies beyond is clipped.
+ * A heat map of `values`, colored from 0 (or `least`, if stretched) to `most`.
  *
- * `describe(row, column)` is the sentence for a cell; `choose(row, column)`, if given, answers a click
- * or Enter; `start` is the cell that is marked first.
+ * `describe(row, column)` returns the text for a cell; `choose(row, column)`, if given, handles a
+ * click or Enter; `start` is the cell marked at first.
  */
 export function heatmap({
   id,
@@ -67,7 +67,7 @@ export function heatmap({
   const hint = element(
     "p",
     { class: "hint" },
-    `Point at a cell or use the arrow keys to read it${choose ? "; click or press Enter to look into a pair" : ""}.`,
+    `Point at a cell, or use the arrow keys, to read its value${choose ? "; click it, or press Enter, to show that pair" : ""}.`,
   );
   hint.id = `${id}-hint`;
   let cell = start;
@@ -89,7 +89,7 @@ export function heatmap({
       id,
       class: "heat",
       role: "application",
-      "aria-roledescription": "map of values",
+      "aria-roledescription": "heat map",
       "aria-label": label,
       "aria-describedby": hint.id,
       tabindex: "0",
@@ -105,7 +105,7 @@ export function heatmap({
       Math.floor(((event.clientX - box.left) / box.width) * columns),
     );
   };
-  // A tap comes without a movement before it.
+  // A tap has no pointermove before it.
   field.addEventListener("pointerdown", follow);
   field.addEventListener("pointermove", follow);
   field.addEventListener("keydown", (event) => {
@@ -156,17 +156,17 @@ function legend(from, most) {
   ];
 }
 
-/** A box that stretches the colors over the values there are; without it they begin at 0. */
+/** A checkbox that starts the colors at the smallest value instead of 0. */
 function stretching(id, scale, repaint) {
   const box = element("input", { type: "checkbox", id: `${id}-stretch`, checked: scale.stretched });
   box.addEventListener("change", () => {
     scale.stretched = box.checked;
     repaint();
   });
-  return element("label", { class: "choice", for: box.id }, box, "Stretch the contrast");
+  return element("label", { class: "choice", for: box.id }, box, "Stretch contrast");
 }
 
-/** The values, or where they are too many the part around the marked cell. */
+/** The values as a table; of a large matrix, the part around the marked cell. */
 function valuesTable(label, values, [row, column]) {
   const from = (place, size) => Math.max(0, Math.min(place - TABLE_SIDE / 2, size - TABLE_SIDE));
   const [top, left] = [from(row, values.length), from(column, values[0].length)];
@@ -175,7 +175,7 @@ function valuesTable(label, values, [row, column]) {
     .map((line) => line.slice(left, left + TABLE_SIDE));
   const whole = shownRows.length === values.length && shownRows[0].length === values[0].length;
   return table(
-    whole ? label : `${label}: the part around the marked cell`,
+    whole ? label : `${label}: around the marked cell`,
     ["", ...shownRows[0].map((_, place) => String(left + place))],
     shownRows.map((line, place) => [String(top + place), ...line.map(decimal)]),
   );

@@ -1,6 +1,6 @@
-/** One picture: its code, the evidence for each unit, and its neighbors with the reason. */
+/** One image: its code, the evidence for each unit, and its neighbors with the units they share. */
 
-import { get, link, sourcePicture, uploadedPicture, withQuery } from "./api.js";
+import { explainedImage, get, link, uploadedImage, withQuery } from "./api.js";
 import { choice, element, uniqueId } from "./dom.js";
 import { arrowKeys, framed, gallery, layMap, tile, whilePointedAt } from "./tiles.js";
 import { count, counted, percent, shown, spaced } from "./wording.js";
@@ -15,7 +15,7 @@ export async function imageView({ run, image, query, hash, signal }) {
     get(base, signal),
     get(`${base}/neighbors?by=${by}&count=12`, signal),
   ]);
-  const picture = sourcePicture(run, image);
+  const picture = explainedImage(run, image);
   const stage = makeStage(
     picture,
     `Image ${image}${about.label == null ? "" : `, ${about.label}`}`,
@@ -40,13 +40,13 @@ export async function imageView({ run, image, query, hash, signal }) {
 export async function uploadView({ run, upload, query, hash, signal }) {
   const by = wayOf(query);
   const answer = await get(`/api/runs/${run.id}/uploads/${upload}?by=${by}&count=12`, signal);
-  const picture = uploadedPicture(run, upload);
-  const stage = makeStage(picture, "Your picture");
+  const picture = uploadedImage(run, upload);
+  const stage = makeStage(picture, "Your image");
   const code = codeGrid(run, answer.code, stage, query, hash);
   return {
-    title: "Your picture",
+    title: "Your image",
     content: [
-      element("h1", { tabindex: "-1" }, "Your picture"),
+      element("h1", { tabindex: "-1" }, "Your image"),
       element(
         "div",
         { class: "split" },
@@ -58,30 +58,30 @@ export async function uploadView({ run, upload, query, hash, signal }) {
   };
 }
 
-/** What neighbors are near by. */
+/** What neighbors are compared by. */
 const wayOf = (query) => (query.get("by") === "features" ? "features" : "code");
 
-/** The large picture, on which the evidence for a unit can be shown. */
+/** The large image, over which the evidence for a unit can be shown. */
 function makeStage(picture, alt) {
   const frame = framed(picture, alt, LARGE, { eager: true });
   const caption = element("p", { class: "hint stage-caption" });
-  const asked = [];
+  const requested = [];
   let remove = () => {};
   const draw = () => {
     remove();
-    const cell = asked.at(-1);
+    const cell = requested.at(-1);
     remove = cell ? layMap(frame, picture, [cell.variable, cell.unit], LARGE) : () => {};
     caption.textContent = cell
-      ? `Evidence for unit ${cell.unit} of variable ${cell.variable}, ${percent(cell.confidence)} sure.`
-      : "Point at a unit of the code, or tap it, to see the evidence for it here.";
+      ? `Evidence for unit ${cell.unit} of variable ${cell.variable} (confidence ${percent(cell.confidence)}).`
+      : "Point at a unit of the code, or tap it, to see its evidence here.";
   };
   draw();
-  // One cell may have the focus while another is pointed at: the last one counts.
+  // One cell may have the focus while another is pointed at; the last one wins.
   const showUnit = (cell) => {
-    asked.push(cell);
+    requested.push(cell);
     draw();
     return () => {
-      asked.splice(asked.lastIndexOf(cell), 1);
+      requested.splice(requested.lastIndexOf(cell), 1);
       draw();
     };
   };
@@ -106,7 +106,7 @@ const ORDERS = {
   sure: ["Confidence", (first, second) => second.confidence - first.confidence],
 };
 
-/** The code, a cell for each variable, with what marks the cells that a neighbor shares. */
+/** The code, one cell per variable; `mark` highlights the units that a neighbor shares. */
 function codeGrid(run, code, stage, query, hash) {
   const order = ORDERS[query.get("order")] ? query.get("order") : "number";
   const cells = new Map();
@@ -117,8 +117,8 @@ function codeGrid(run, code, stage, query, hash) {
       {
         class: "cell",
         href: link.unit(run.id, cell.variable, cell.unit),
-        "aria-label": `Variable ${cell.variable} takes unit ${cell.unit}, ${percent(cell.confidence)} sure`,
-        style: { "--sure": cell.confidence.toFixed(3) },
+        "aria-label": `Variable ${cell.variable}: unit ${cell.unit}, confidence ${percent(cell.confidence)}`,
+        style: { "--confidence": cell.confidence.toFixed(3) },
       },
       element("span", { class: "cell-variable" }, String(cell.variable)),
       element("span", { class: "cell-unit" }, String(cell.unit)),
@@ -147,7 +147,7 @@ function codeGrid(run, code, stage, query, hash) {
     element(
       "div",
       { class: "bar" },
-      element("h2", { id: "code" }, "Its code"),
+      element("h2", { id: "code" }, "Code"),
       choice(
         "Sort by",
         "order",
@@ -161,12 +161,12 @@ function codeGrid(run, code, stage, query, hash) {
     element(
       "p",
       { class: "hint" },
-      "A cell for each variable: its number small, the unit that it takes large, and a line as long as it is sure.",
+      "One cell per variable: its number (small), its unit (large) and its confidence (bar).",
     ),
     list,
   );
-  const sureness = new Map(code.map((cell) => [`${cell.variable}/${cell.unit}`, cell.confidence]));
-  return { node, mark, sureness, variables: code.length };
+  const confidences = new Map(code.map((cell) => [`${cell.variable}/${cell.unit}`, cell.confidence]));
+  return { node, mark, confidences, variables: code.length };
 }
 
 function ways(hash, by) {
@@ -183,8 +183,8 @@ function ways(hash, by) {
     );
   return element(
     "div",
-    { class: "tabs", role: "group", "aria-label": "Nearest by" },
-    way("code", "By shared units"),
+    { class: "tabs", role: "group", "aria-label": "Neighbors by" },
+    way("code", "By code"),
     way("features", "By features"),
   );
 }
@@ -194,23 +194,23 @@ function neighborSection({ run, picture, code, found, tabs }) {
   const cards = found.neighbors.map((item) =>
     neighborCard({ run, picture, code, found, item, reason }),
   );
-  const searched = found.searched ? ` Searched among ${counted(found.searched, "image")}.` : "";
+  const searched = found.searched ? ` ${counted(found.searched, "image")} searched.` : "";
   const explanation =
     found.by === "features"
-      ? "The images whose features point in the most similar direction."
-      : "The images that share most units.";
+      ? "The images with the most similar features (cosine similarity)."
+      : "The images that share the most units with this one.";
   return element(
     "section",
     { class: "neighbors", "aria-labelledby": "near" },
-    element("div", { class: "bar" }, element("h2", { id: "near" }, "Its neighbors"), tabs),
+    element("div", { class: "bar" }, element("h2", { id: "near" }, "Neighbors"), tabs),
     element(
       "p",
       { class: "hint" },
-      `${explanation}${searched} Point at one to mark in the code what is shared; press its number of shared units for the reason.`,
+      `${explanation}${searched} Point at a neighbor to highlight the shared units in the code; select the number below it to see their evidence.`,
     ),
     cards.length
       ? gallery(cards, { label: "Neighbors" })
-      : element("p", { class: "notice" }, "There is no other image to compare with."),
+      : element("p", { class: "notice" }, "There are no other images. Explain the run with more images to see neighbors."),
     reason,
   );
 }
@@ -224,7 +224,7 @@ function neighborCard({ run, picture, code, found, item, reason }) {
     {
       type: "button",
       class: "quiet why",
-      "aria-label": `${item.shared_count} of ${code.variables} units shared with image ${item.image}: which?`,
+      "aria-label": `${item.shared_count} of ${code.variables} units shared with image ${item.image}: show them`,
       "aria-expanded": "false",
       "aria-controls": reason.id,
     },
@@ -241,7 +241,7 @@ function neighborCard({ run, picture, code, found, item, reason }) {
   );
 }
 
-/** Opens the panel with the shared units of one neighbor, or closes it. */
+/** Opens or closes the panel with the units shared with one neighbor. */
 function toggleReason({ run, picture, code, item, reason, why }) {
   const close = () => {
     reason.hidden = true;
@@ -264,16 +264,16 @@ function toggleReason({ run, picture, code, item, reason, why }) {
   reason.scrollIntoView({ block: "nearest" });
 }
 
-/** The surest shared units, with the evidence in both pictures, then all of them as links. */
+/** The most confident shared units with their evidence in both images, then links to the rest. */
 function reasonContent({ run, picture, code, item }) {
-  const sureness = ([variable, unit]) => code.sureness.get(`${variable}/${unit}`) ?? 0;
-  const shared = [...item.shared].sort((first, second) => sureness(second) - sureness(first));
-  const other = sourcePicture(run, item.image);
-  const title = element("h3", {}, `Why image ${item.image}`);
+  const confidence = ([variable, unit]) => code.confidences.get(`${variable}/${unit}`) ?? 0;
+  const shared = [...item.shared].sort((first, second) => confidence(second) - confidence(first));
+  const other = explainedImage(run, item.image);
+  const title = element("h3", {}, `Units shared with image ${item.image}`);
   if (!shared.length)
     return [
       title,
-      element("p", { class: "hint" }, "Their codes share no unit; only their features are alike."),
+      element("p", { class: "hint" }, "The codes share no unit; only the features are similar."),
     ];
   const pairs = shared
     .slice(0, REASONS)
@@ -284,7 +284,7 @@ function reasonContent({ run, picture, code, item }) {
         element(
           "span",
           { class: "pair" },
-          mapOf(picture, variable, unit, "this picture"),
+          mapOf(picture, variable, unit, "this image"),
           mapOf(other, variable, unit, `image ${item.image}`),
         ),
         element(
@@ -300,7 +300,7 @@ function reasonContent({ run, picture, code, item }) {
     element(
       "p",
       { class: "hint" },
-      `The surest of ${counted(shared.length, "shared unit")}, with the evidence for each in this picture (left) and in the other (right).`,
+      `${shared.length > REASONS ? `The ${REASONS} most confident of ${count(shared.length)} shared units` : counted(shared.length, "shared unit")}, with the evidence in this image (left) and in image ${item.image} (right).`,
     ),
     element("ul", { class: "pairs" }, pairs),
     rest.length > 0 &&

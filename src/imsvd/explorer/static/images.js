@@ -1,4 +1,4 @@
-/** All images, by label, and the invitation to bring one's own. */
+/** All images, optionally of one label. */
 
 import { get, withQuery } from "./api.js";
 import { choice, element } from "./dom.js";
@@ -27,7 +27,7 @@ export async function imagesView({ run, query, hash, signal }) {
       element(
         "p",
         { class: "lead" },
-        `${counted(answer.total, "image")}. Open one to see its code and its neighbors, or drop a picture of your own anywhere on this page.`,
+        `${counted(answer.total, "image")}. Open one to see its code and its neighbors, or drop your own image anywhere on this page.`,
       ),
       answer.images.length
         ? gallery(
@@ -45,7 +45,7 @@ export async function imagesView({ run, query, hash, signal }) {
         : element(
             "p",
             { class: "notice" },
-            "There is no image here; choose another label or an earlier page.",
+            "No images here; choose another label or an earlier page.",
           ),
       pager(hash, page, PAGE, answer.total),
     ],

@@ -1,18 +1,18 @@
-/** Pictures in lists: lazily loaded, with the evidence for a unit on hover, focus or tap. */
+/** Galleries of images, with the evidence for a unit on hover, focus or tap; pages of lists. */
 
-import { link, sourcePicture, withQuery } from "./api.js";
+import { explainedImage, link, withQuery } from "./api.js";
 import { element } from "./dom.js";
 import { count } from "./wording.js";
 
 const PATIENCE = 120;
 
-/** The size of thumbnails that is sharp at so many pixels of the page. */
+/** The smallest available size that is sharp when shown `pixels` wide. */
 function sharp(pixels, sizes) {
   const wanted = pixels * Math.min(2, window.devicePixelRatio || 1);
   return sizes.find((size) => size >= wanted) ?? sizes.at(-1);
 }
 
-/** A picture in a frame of fixed shape, so that nothing moves when it arrives. */
+/** An image in a frame of fixed shape, so that nothing moves when it loads. */
 export function framed(picture, alt, pixels, { eager = false } = {}) {
   const image = element("img", {
     src: picture.thumbnail(sharp(pixels, [64, 128, 256])),
@@ -27,12 +27,12 @@ export function framed(picture, alt, pixels, { eager = false } = {}) {
   return frame;
 }
 
-/** Lays the evidence for a unit over a frame; returns what removes it. */
+/** Shows the evidence for a unit over a frame; returns a function that removes it. */
 export function layMap(frame, picture, unit, pixels) {
   const overlay = mapImage(picture, unit, pixels);
   frame.append(overlay);
   return () => {
-    // Without an address the browser gives up a request that is still waiting.
+    // Without a source, the browser cancels a pending request.
     overlay.removeAttribute("src");
     overlay.remove();
   };
@@ -52,7 +52,7 @@ function mapImage(picture, [variable, unit], pixels) {
 
 const lastingMaps = new WeakMap();
 
-/** Shows the evidence on every tile of a list, one after the other, while the box is ticked. */
+/** Shows the evidence on every tile of a list, one by one, while the box is checked. */
 export async function showAllMaps(list, box) {
   for (const anchor of list.querySelectorAll(".tile")) {
     if (!box.checked || !list.isConnected) return;
@@ -63,7 +63,7 @@ export async function showAllMaps(list, box) {
   }
 }
 
-/** Takes all that away. */
+/** Removes the evidence from every tile of a list. */
 export function hideAllMaps(list) {
   list.querySelectorAll(".map").forEach((overlay) => overlay.remove());
 }
@@ -71,9 +71,9 @@ export function hideAllMaps(list) {
 let hideTapped = () => {};
 
 /**
- * Shows something while an element is pointed at or has the focus, and at a first tap.
+ * Calls `show` when an element is pointed at, focused or tapped, and the function it returns after.
  *
- * A second tap follows the link. `show` returns what hides it again.
+ * A second tap follows the link.
  */
 export function whilePointedAt(target, show) {
   let hide = null;
@@ -96,7 +96,7 @@ export function whilePointedAt(target, show) {
   target.addEventListener("click", (event) => {
     if (touched && !hide) {
       event.preventDefault();
-      // Not every browser moves the focus at a tap, so what was tapped before may never lose it.
+      // Not every browser moves the focus on a tap, so the element tapped before may keep it.
       hideTapped();
       hideTapped = off;
       on();
@@ -110,16 +110,16 @@ export function whilePointedAt(target, show) {
     if (event.pointerType !== "touch" && document.activeElement !== target) off();
   });
   target.addEventListener("focus", () => {
-    // A tap gives the focus before the click: showing here would make that click the second tap.
+    // A tap focuses before it clicks: showing here would make that click the second tap.
     if (!touched) soon();
   });
   target.addEventListener("blur", off);
   target.addEventListener("keydown", (event) => event.key === "Escape" && off());
 }
 
-/** A picture that leads to its page; with a `unit`, pointing at it shows the evidence for it. */
+/** An image that links to its page; with a `unit`, pointing at it shows the evidence. */
 export function tile({ run, image, label, caption, unit = null, pixels = 96, eager = false }) {
-  const picture = sourcePicture(run, image);
+  const picture = explainedImage(run, image);
   const name = label == null ? `Image ${image}` : `Image ${image}, ${label}`;
   const frame = framed(
     picture,
@@ -142,7 +142,7 @@ export function tile({ run, image, label, caption, unit = null, pixels = 96, eag
   return anchor;
 }
 
-/** A list of tiles that arrow keys walk through. */
+/** A list of tiles that the arrow keys move through. */
 export function gallery(tiles, { label, small = false } = {}) {
   const list = element(
     "ul",
@@ -153,7 +153,7 @@ export function gallery(tiles, { label, small = false } = {}) {
   return list;
 }
 
-/** Arrow keys, Home and End move the focus among the links of a container, by where they are. */
+/** Lets arrow keys, Home and End move the focus among the links of a container by position. */
 export function arrowKeys(container) {
   container.addEventListener("keydown", (event) => {
     const links = [...container.querySelectorAll("a[href]")];
@@ -175,7 +175,7 @@ function neighbor(links, place, key) {
   return undefined;
 }
 
-/** The link of the next row, in the order of the candidates, that is closest to this one's column. */
+/** The link in the next row of candidates whose column is closest. */
 function nearestRow(from, candidates) {
   const box = from.getBoundingClientRect();
   const others = candidates.map((item) => [item, item.getBoundingClientRect()]);
@@ -186,7 +186,7 @@ function nearestRow(from, candidates) {
   return row.reduce((best, item) => (distance(item) < distance(best) ? item : best))[0];
 }
 
-/** Links to the page before and after, in the address and so in the history. */
+/** Links to the previous and the next page of a list. */
 export function pager(hash, page, size, total) {
   const pages = Math.ceil(total / size);
   if (pages <= 1) return null;
@@ -203,7 +203,7 @@ export function pager(hash, page, size, total) {
   );
 }
 
-/** The page that a query asks for, at least 0. */
+/** The page number in a query, at least 0. */
 export function pageOf(query, size, total = Infinity) {
   const page = Number.parseInt(query.get("page") ?? "0", 10);
   const last = Math.max(0, Math.ceil(total / size) - 1);

@@ -1,4 +1,4 @@
-/** How the training went, with the values that its terms could have at best and at worst. */
+/** Training curves with the bounds of the loss terms. */
 
 import { get } from "./api.js";
 import { lineChart } from "./chart.js";
@@ -16,12 +16,12 @@ export async function trainingView({ run, signal }) {
         ? element(
             "p",
             { class: "lead" },
-            "One drawing for each quantity, over epochs. Dashed lines are what a term of the loss is for an ideal, a uniform and a collapsed model, and what a batch of this size can reach. Point at a drawing, or use the left and right arrow keys, to read it.",
+            "Dashed lines mark the value of a loss term for an ideal, a uniform and a collapsed model, and the best value possible at this batch size. Point at a chart, or use the left and right arrow keys, to read values.",
           )
         : element(
             "p",
             { class: "notice" },
-            "This run has kept no training curves: its metrics.jsonl is missing or empty.",
+            "No training curves: metrics.jsonl is missing from the run folder, or empty.",
           ),
       element(
         "div",
@@ -36,13 +36,13 @@ export async function trainingView({ run, signal }) {
 
 const LAST = ["lr", "images_per_second"];
 
-/** What was learned first, then how. */
+/** Learning rate and speed come last. */
 export const inOrder = (series) => [
   ...series.filter((item) => !LAST.includes(item.name)),
   ...series.filter((item) => LAST.includes(item.name)),
 ];
 
-/** The bounds of one series as words and values; equal ones share a line. */
+/** The bounds of one series as pairs of name and value; equal ones share a line. */
 export function boundsOf(marks, name) {
   const words = new Map();
   for (const [word, value] of Object.entries(marks?.[name] ?? {})) {

@@ -1,7 +1,7 @@
-/** One unit: all images whose code takes it, surest first. */
+/** One unit: the images assigned to it, most confident first, and their labels. */
 
 import { get, link } from "./api.js";
-import { bars } from "./bars.js";
+import { bars } from "./chart.js";
 import { element } from "./dom.js";
 import { gallery, hideAllMaps, pageOf, pager, showAllMaps, tile } from "./tiles.js";
 import { siblings } from "./variable.js";
@@ -40,7 +40,7 @@ export async function unitView({ run, variable, unit, query, hash, signal }) {
         answer.labels?.length > 0 && labels(answer),
         element(
           "section",
-          { class: "stack", "aria-labelledby": "takers" },
+          { class: "stack", "aria-labelledby": "assigned" },
           images(answer, run, page, hash),
         ),
       ),
@@ -50,11 +50,11 @@ export async function unitView({ run, variable, unit, query, hash, signal }) {
 
 function images(answer, run, page, hash) {
   const { variable, unit } = answer;
-  const heading = element("h2", { id: "takers" }, "Images that take it");
+  const heading = element("h2", { id: "assigned" }, "Assigned images");
   if (!answer.images.length) {
     const sentence = answer.total
-      ? "This page of the list is empty; go back to the first."
-      : "No image takes this unit.";
+      ? "This page is empty; go back to an earlier one."
+      : "No image is assigned to this unit; choose another unit above.";
     return [
       heading,
       element("p", { class: "notice" }, sentence),
@@ -72,7 +72,7 @@ function images(answer, run, page, hash) {
         eager: place < 12,
       }),
     ),
-    { label: `Images that take unit ${unit}` },
+    { label: `Images assigned to unit ${unit}` },
   );
   const all = element("input", { type: "checkbox", id: "all-maps" });
   all.addEventListener("change", () => (all.checked ? showAllMaps(list, all) : hideAllMaps(list)));
@@ -81,12 +81,12 @@ function images(answer, run, page, hash) {
       "div",
       { class: "bar" },
       heading,
-      element("label", { class: "choice", for: "all-maps" }, all, "Show the evidence on all"),
+      element("label", { class: "choice", for: "all-maps" }, all, "Show evidence on all images"),
     ),
     element(
       "p",
       { class: "hint" },
-      "Surest first. Point at an image, or tap it, to see where the evidence is; open it for its whole code.",
+      "Most confident first. Point at an image, or tap it, to see where the evidence for this unit is; open it to see its code.",
     ),
     list,
     pager(hash, page, PAGE, answer.total),
@@ -96,8 +96,8 @@ function images(answer, run, page, hash) {
 function sentence(answer, run, units) {
   const share = run.images ? answer.total / run.images : 0;
   return (
-    `${counted(answer.total, "image")} of ${count(run.images)} take this unit, ${percent(share)}; ` +
-    `an even share among ${counted(units, "unit")} would be ${percent(1 / units)}.`
+    `${count(answer.total)} of ${counted(run.images, "image")} (${percent(share)}) are assigned to this unit. ` +
+    `If all ${count(units)} units were used equally, it would be ${percent(1 / units)}.`
   );
 }
 
@@ -109,7 +109,7 @@ function labels(answer) {
   return element(
     "section",
     { "aria-labelledby": "labels" },
-    element("h2", { id: "labels" }, "Their labels"),
+    element("h2", { id: "labels" }, "Labels"),
     bars(
       rows.map((item) => ({
         name: item.label,

@@ -1,20 +1,20 @@
-/** One variable: what it tells about, what it depends on, and the best images of its units. */
+/** One variable: its meaning, the variables it depends on, and the best images of its units. */
 
 import { get, link, withQuery } from "./api.js";
+import { bars } from "./chart.js";
 import { choice, element } from "./dom.js";
-import { bars } from "./bars.js";
 import { gallery, pageOf, pager, tile } from "./tiles.js";
 import { counted, decimal, percent, spaced } from "./wording.js";
 
 const PAGE = 16;
 
 const ORDERS = {
-  use: ["Use", (first, second) => second.share - first.share || first.unit - second.unit],
-  sure: [
-    "Surest image",
+  use: ["Number of images", (first, second) => second.share - first.share || first.unit - second.unit],
+  confidence: [
+    "Highest confidence",
     (first, second) => (second.top[0]?.score ?? 0) - (first.top[0]?.score ?? 0),
   ],
-  number: ["Number", (first, second) => first.unit - second.unit],
+  number: ["Unit number", (first, second) => first.unit - second.unit],
 };
 
 export async function variableView({ run, variable, query, hash, signal }) {
@@ -38,13 +38,13 @@ export async function variableView({ run, variable, query, hash, signal }) {
       element(
         "div",
         { class: "columns" },
-        meanings(answer.meaning),
+        meanings(run, answer.meaning),
         dependent(run, variable, answer.dependent, units.length),
       ),
       element(
         "div",
         { class: "bar" },
-        element("h2", {}, `Its ${counted(units.length, "unit")}`),
+        element("h2", {}, counted(units.length, "unit")),
         choice(
           "Sort by",
           "order",
@@ -58,7 +58,7 @@ export async function variableView({ run, variable, query, hash, signal }) {
       element(
         "p",
         { class: "hint" },
-        "The images that excite each unit most. Point at one, or tap it, to see where the evidence is.",
+        "The images with the highest confidence for each unit. Point at one, or tap it, to see where the evidence is.",
       ),
       rows,
       pager(hash, page, PAGE, units.length),
@@ -79,8 +79,8 @@ function unitRow(run, variable, unit) {
         "p",
         { class: "about" },
         unit.images
-          ? `taken by ${counted(unit.images, "image")}, ${percent(unit.share)}`
-          : "taken by no image",
+          ? `${counted(unit.images, "image")} (${percent(unit.share)})`
+          : "no images",
       ),
     ),
     unit.top.length
@@ -96,30 +96,32 @@ function unitRow(run, variable, unit) {
           ),
           { label: `Best images of unit ${unit.unit}`, small: true },
         )
-      : element("p", { class: "hint" }, "No image excites it."),
+      : element("p", { class: "hint" }, "No images to show."),
   );
 }
 
-function meanings(list) {
+function meanings(run, list) {
   return element(
     "section",
     { "aria-labelledby": "tells" },
-    element("h2", { id: "tells" }, "What it tells about"),
+    element("h2", { id: "tells" }, "Meaning"),
     list.length
       ? bars(
           list.map((item) => ({
             name: spaced(item.attribute),
             value: item.nmi,
-            text: `${item.nmi.toFixed(2)} (by luck ${item.baseline.toFixed(2)})`,
+            text: `${item.nmi.toFixed(2)} (chance ${item.baseline.toFixed(2)})`,
           })),
           { most: 1 },
         )
-      : element("p", { class: "hint" }, "No labels or attributes of these images are known."),
+      : element("p", { class: "hint" }, run.parts.includes("meaning")
+            ? "These images have no labels or attributes."
+            : `Not measured yet. Run: imsvd explain ${run.path} ${run.data} --only meaning`),
     list.length > 0 &&
       element(
         "p",
         { class: "hint" },
-        "Normalized mutual information, at most 1. By luck: what values without any connection show on so many images.",
+        "Normalized mutual information (NMI) with the attributes of the images, at most 1. Chance: the NMI of unrelated values with this number of images.",
       ),
   );
 }
@@ -128,12 +130,12 @@ function dependent(run, variable, list, units) {
   return element(
     "section",
     { "aria-labelledby": "depends" },
-    element("h2", { id: "depends" }, "Variables that share most with it"),
+    element("h2", { id: "depends" }, "Most dependent variables"),
     list.length
       ? bars(
           list.map((item) => ({
             name: `variable ${item.variable}`,
-            href: link.maps(run.id, variable, item.variable),
+            href: link.dependence(run.id, variable, item.variable),
             value: item.nats,
             text: `${decimal(item.nats)} nats`,
           })),
@@ -142,18 +144,20 @@ function dependent(run, variable, list, units) {
       : element(
           "p",
           { class: "hint" },
-          "It shares nothing with the others, or that was not measured.",
+          run.parts.includes("joint")
+            ? "There are no other variables."
+            : `Not measured yet. Run: imsvd explain ${run.path} ${run.data} --only joint`,
         ),
     list.length > 0 &&
       element(
         "p",
         { class: "hint" },
-        `Of at most ln ${units} = ${decimal(Math.log(units))} nats. Follow one to see which units go together.`,
+        `Mutual information, at most ln ${units} = ${decimal(Math.log(units))} nats. Open one to see which units occur together.`,
       ),
   );
 }
 
-/** Links to the one before and the one after. */
+/** Links to the previous and the next variable or unit. */
 export function siblings(number, total, href, noun) {
   const step = (to, text, id) =>
     to >= 0 && to < total

@@ -1,6 +1,6 @@
-/** All variables of a run, and how far the run has what the theorem promises. */
+/** All variables of a run, and the properties that the theorem predicts. */
 
-import { get, link, sourcePicture, withQuery } from "./api.js";
+import { explainedImage, get, link, withQuery } from "./api.js";
 import { choice, disclosure, element, table } from "./dom.js";
 import { arrowKeys, framed, pageOf, pager } from "./tiles.js";
 import { capital, count, counted, decimal, percent, shown, spaced } from "./wording.js";
@@ -9,9 +9,9 @@ const PAGE = 48;
 
 const ORDERS = {
   number: ["Number", (first, second) => first.variable - second.variable],
-  meaning: ["Meaning", (first, second) => (second.meaning?.nmi ?? 0) - (first.meaning?.nmi ?? 0)],
+  meaning: ["NMI", (first, second) => (second.meaning?.nmi ?? 0) - (first.meaning?.nmi ?? 0)],
   confidence: ["Confidence", (first, second) => second.mean_confidence - first.mean_confidence],
-  bits: ["Bits", (first, second) => second.entropy_bits - first.entropy_bits],
+  entropy: ["Entropy", (first, second) => second.entropy_bits - first.entropy_bits],
 };
 
 export async function variablesView({ run, query, hash, signal }) {
@@ -40,7 +40,7 @@ export async function variablesView({ run, query, hash, signal }) {
       element("p", { class: "hint" }, legend(variables)),
       listed.length
         ? list
-        : element("p", { class: "notice" }, "No variable tells most about this attribute."),
+        : element("p", { class: "notice" }, "No variable has its highest NMI with this attribute; choose another."),
       pager(hash, page, PAGE, listed.length),
     ],
   };
@@ -50,19 +50,19 @@ function facts(run, variables) {
   const units = run.units.reduce((sum, size) => sum + size, 0);
   const trained = run.epochs == null ? "" : ` for ${counted(run.epochs, "epoch")}`;
   return (
-    `Trained with ${run.method}${trained}. Every one of ${count(run.images)} ` +
-    `images (${run.data}, ${run.split}) is described by ${counted(variables.length, "variable")}; ` +
-    `each variable chooses one of its units, ${count(units)} in all.`
+    `Trained with ${run.method}${trained}; explained with ${counted(run.images, "image")} ` +
+    `(${run.data}, ${run.split} split). The code of an image has ` +
+    `${counted(variables.length, "variable")}; each selects one of its units, ${count(units)} in total.`
   );
 }
 
 function legend(variables) {
-  const told = variables.some((item) => item.meaning)
-    ? "what it tells most about (normalized mutual information, at most 1), "
+  const attribute = variables.some((item) => item.meaning)
+    ? "the attribute with the highest normalized mutual information (NMI, at most 1), "
     : "";
   return (
-    "The pictures are the best images of a variable’s four most used units. Below: " +
-    `${told}its entropy, and how sure it is on average.`
+    "Each card shows the best image of the variable’s four most used units, " +
+    `${attribute}the entropy and the mean confidence.`
   );
 }
 
@@ -73,13 +73,13 @@ function properties(rows) {
       { class: `property ${row.verdict.replaceAll(" ", "-")}` },
       element("h3", {}, capital(spaced(row.name))),
       element("p", { class: "verdict" }, capital(row.verdict)),
-      element("p", { class: "measured" }, `${decimal(row.measured)}, ideal ${shown(row.ideal)}`),
+      element("p", { class: "measured" }, `${decimal(row.measured)} (ideal ${shown(row.ideal)})`),
     ),
   );
   const details = () =>
     table(
-      "What is measured",
-      ["Property", "Meaning", "Measured", "Ideal", "Floor", "Verdict"],
+      "Chance level: the value expected at this sample size and confidence if the property held",
+      ["Property", "Measured as", "Measured", "Ideal", "Chance level", "Verdict"],
       rows.map((row) => [
         capital(spaced(row.name)),
         row.meaning,
@@ -92,10 +92,10 @@ function properties(rows) {
     );
   return element(
     "section",
-    { "aria-labelledby": "promises" },
-    element("h2", { id: "promises" }, "What the theorem promises"),
+    { "aria-labelledby": "theorem" },
+    element("h2", { id: "theorem" }, "Theorem properties: predicted vs. measured"),
     element("ul", { class: "properties" }, boxes),
-    disclosure("What is measured", details),
+    disclosure("How they are measured", details),
   );
 }
 
@@ -115,9 +115,9 @@ function controls(variables, hash, order, attribute) {
     ),
     known.length > 1 &&
       choice(
-        "Tells most about",
+        "Best attribute",
         "attribute",
-        [["", "anything"], ...known.sort().map((name) => [name, spaced(name)])],
+        [["", "all"], ...known.sort().map((name) => [name, spaced(name)])],
         attribute,
         (value) => change({ attribute: value || null }),
       ),
@@ -135,7 +135,7 @@ function card(run, item) {
       element(
         "span",
         { class: "preview" },
-        item.preview.map((image) => framed(sourcePicture(run, image), "", 64)),
+        item.preview.map((image) => framed(explainedImage(run, image), "", 64)),
       ),
       element("h3", {}, `Variable ${item.variable}`),
       element(
@@ -150,7 +150,7 @@ function card(run, item) {
         { class: "about" },
         `${item.entropy_bits.toFixed(1)} of ${Math.log2(item.units).toFixed(1)} bits`,
       ),
-      element("span", { class: "about" }, `${percent(item.mean_confidence)} sure`),
+      element("span", { class: "about" }, `${percent(item.mean_confidence)} confidence`),
       item.dead_units > 0 &&
         element("span", { class: "about" }, counted(item.dead_units, "dead unit")),
     ),

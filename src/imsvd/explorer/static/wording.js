@@ -1,4 +1,4 @@
-/** Numbers and names as people read them. */
+/** Formats numbers and names. */
 
 const COUNT = new Intl.NumberFormat("en");
 
@@ -8,13 +8,13 @@ export const count = (value) => COUNT.format(value);
 /** "1 image", "2 images" */
 export const counted = (value, noun) => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
 
-/** 0.931 → "93 %"; small shares keep a digit. */
+/** 0.931 → "93%"; shares below 10% keep a digit. */
 export function percent(share) {
   const value = 100 * share;
-  return `${value !== 0 && Math.abs(value) < 9.95 ? value.toFixed(1) : Math.round(value)}\u00a0%`;
+  return `${value !== 0 && Math.abs(value) < 9.95 ? value.toFixed(1) : Math.round(value)}%`;
 }
 
-/** About three digits, without needless zeros. */
+/** Three significant digits, without trailing zeros. */
 export function decimal(value) {
   const size = Math.abs(value);
   return (value < 0 ? "−" : "") + positive(size);
@@ -34,7 +34,7 @@ function positive(size) {
 const raised = (_, digits) =>
   `⁻${[...digits].map((digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(digit)]).join("")}`;
 
-/** Numbers as `decimal`, anything else as it is; nothing becomes a dash. */
+/** Any value as text: a dash for nothing, "yes" or "no", numbers like `decimal`. */
 export function shown(value) {
   if (value == null) return "–";
   if (typeof value === "number") return Number.isInteger(value) ? count(value) : decimal(value);
@@ -42,7 +42,7 @@ export function shown(value) {
   return String(value);
 }
 
-const NAMES = { lr: "learning rate", knn: "kNN" };
+const NAMES = { lr: "learning rate", knn: "kNN", nmi: "NMI" };
 
 /** "share_above_0.9" → "share above 0.9" */
 export const spaced = (name) =>

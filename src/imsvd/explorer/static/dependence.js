@@ -1,32 +1,32 @@
-/** Which variables tell the same, and the joint probabilities of the units of two of them. */
+/** Mutual information of all pairs of variables, and the joint distribution of one pair. */
 
 import { get, link } from "./api.js";
 import { element } from "./dom.js";
 import { extremes, heatmap } from "./heatmap.js";
 import { decimal } from "./wording.js";
 
-export async function mapsView({ run, query, signal }) {
-  const title = element("h1", { tabindex: "-1" }, "Maps");
+export async function dependenceView({ run, query, signal }) {
+  const title = element("h1", { tabindex: "-1" }, "Dependence");
   if (!run.parts.includes("joint")) {
-    const remedy = `This run has no joint matrix yet; make it with: imsvd explain ${run.path} ${run.data} --only joint`;
-    return { title: "Maps", content: [title, element("p", { class: "notice" }, remedy)] };
+    const remedy = `Not measured yet. Run: imsvd explain ${run.path} ${run.data} --only joint`;
+    return { title: "Dependence", content: [title, element("p", { class: "notice" }, remedy)] };
   }
   const information = await get(`/api/runs/${run.id}/mutual-information`, signal);
   const [first, second] = chosenPair(query, information);
   const kept = Math.max(first, second) < run.leading;
   const joint = kept ? await get(`/api/runs/${run.id}/joint/${first}/${second}`, signal) : null;
   return {
-    title: `Maps, variables ${first} and ${second}`,
+    title: `Dependence of variables ${first} and ${second}`,
     content: [
       title,
       element(
         "p",
         { class: "lead" },
-        "How often units are taken together in two views of an image. An ideal model has independent variables: each pair then shares nothing, and all its cells are equal.",
+        "How much the variables depend on each other between two views of an image. In an ideal code, different variables are independent: they share no information, and all cells of their joint distribution are equal.",
       ),
       element(
         "div",
-        { class: "columns maps" },
+        { class: "columns dependence" },
         informationSection(run, information, first, second),
         jointSection(run, joint, first, second),
       ),
@@ -34,10 +34,10 @@ export async function mapsView({ run, query, signal }) {
   };
 }
 
-/** The pair that the address names, or the two different variables that share most. */
+/** The pair named in the address, or the two most dependent variables. */
 function chosenPair(query, { size, values }) {
-  const asked = ["m", "n"].map((name) => Number.parseInt(query.get(name) ?? "", 10));
-  if (asked.every((value) => value >= 0 && value < size)) return asked;
+  const named = ["m", "n"].map((name) => Number.parseInt(query.get(name) ?? "", 10));
+  if (named.every((value) => value >= 0 && value < size)) return named;
   let best = [0, Math.min(1, size - 1)];
   for (let row = 0; row < size; row += 1) {
     for (let column = row + 1; column < size; column += 1) {
@@ -53,7 +53,7 @@ function informationSection(run, { values, floor }, first, second) {
   const describe = (row, column) => {
     const who =
       row === column
-        ? `variable ${row} with itself in the other view`
+        ? `variable ${row} in both views`
         : `variables ${row} and ${column}`;
     return `${who}: ${values[row][column].toFixed(3)} nats`;
   };
@@ -63,26 +63,26 @@ function informationSection(run, { values, floor }, first, second) {
     element("h2", { id: "shared" }, "Mutual information"),
     heatmap({
       id: "information",
-      label: "Mutual information of pairs of variables, in nats",
+      label: "Mutual information of all pairs of variables, in nats",
       values,
       least,
       most: Math.max(1e-3, most),
       describe,
       start: [first, second],
-      choose: (row, column) => (location.hash = link.maps(run.id, row, column)),
+      choose: (row, column) => (location.hash = link.dependence(run.id, row, column)),
       axes: ["variable in the first view", "variable in the second view"],
     }),
     element(
       "p",
       { class: "hint" },
-      `The scale ends at the largest value of two different variables; the diagonal goes beyond it. Independent variables would seem to share ${decimal(floor)} nats, as the images are so few.`,
+      `The color scale ends at the largest value between two different variables; the diagonal may exceed it. Independent variables would show about ${decimal(floor)} nats with this number of images.`,
     ),
   );
 }
 
 function jointSection(run, joint, first, second) {
   const pair =
-    first === second ? `Variable ${first} with itself` : `Variables ${first} and ${second}`;
+    first === second ? `Variable ${first} in both views` : `Variables ${first} and ${second}`;
   return element(
     "section",
     { "aria-labelledby": "joint" },
@@ -92,16 +92,16 @@ function jointSection(run, joint, first, second) {
       : element(
           "p",
           { class: "notice" },
-          `The joint matrix was kept for the first ${run.leading} variables only; choose a pair among them.`,
+          `The joint distributions were saved for the first ${run.leading} variables only; choose two of them.`,
         ),
     pairForm(run, first, second),
     element(
       "p",
       {},
-      "See ",
+      "Open ",
       element("a", { href: link.variable(run.id, first) }, `variable ${first}`),
       first !== second && [
-        " and ",
+        " or ",
         element("a", { href: link.variable(run.id, second) }, `variable ${second}`),
       ],
       ".",
@@ -115,14 +115,14 @@ function jointMap({ values }, first, second) {
   const highest = values.findIndex((line) => line.includes(most));
   return heatmap({
     id: "block",
-    label: `Joint probabilities of the units of variables ${first} and ${second}`,
+    label: `Joint distribution of the units of variables ${first} and ${second}`,
     values,
     least,
     most,
     start: [highest, values[highest].indexOf(most)],
     describe: (row, column) =>
       `unit ${row} of variable ${first} with unit ${column} of variable ${second}: ${decimal(values[row][column])}, ` +
-      `${decimal(values[row][column] / even)} times an even share`,
+      `${decimal(values[row][column] / even)} times the uniform value`,
     axes: [`unit of variable ${first}, first view`, `unit of variable ${second}, second view`],
   });
 }
@@ -143,14 +143,14 @@ function pairForm(run, first, second) {
     ];
   };
   const [firstLabel, firstInput] = field("pair-first", "Variable", first);
-  const [secondLabel, secondInput] = field("pair-second", "with", second);
+  const [secondLabel, secondInput] = field("pair-second", "and", second);
   const submit = (event) => {
     event.preventDefault();
-    location.hash = link.maps(run.id, Number(firstInput.value), Number(secondInput.value));
+    location.hash = link.dependence(run.id, Number(firstInput.value), Number(secondInput.value));
   };
   return element(
     "form",
-    { class: "controls", "aria-label": "Choose a pair of variables", on: { submit } },
+    { class: "controls", "aria-label": "Pair of variables", on: { submit } },
     firstLabel,
     secondLabel,
     element("button", { type: "submit", id: "pair-show" }, "Show"),
