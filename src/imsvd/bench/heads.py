@@ -1,84 +1,242 @@
 """`imsvd bench heads`: projector and loss of IMSVD against those of VICReg and Barlow Twins.
 
-Every measurement runs in a fresh process; repeats go round all heads and the backbone in turn, so
-that a slow minute of the machine falls on all of them. The tables show medians and ratios. What a
-whole step costs is put together from the parts: the backbone's seconds are those of a few images,
-multiplied.
+A step is forward and backward of both views, without the optimizer. It is timed the first time it
+runs, after a tiny step that loads libraries and starts threads. The cost of a whole step is computed
+from parts: the backbone is timed on a few images and its time multiplied.
 """
 
-import os
-import statistics
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
+import torch
 from rich.console import Console
+from torch import Tensor, nn
 
-from imsvd.bench.heads_case import BACKBONE, HEADS, Case, Measurement
-from imsvd.bench.rounds import (
-    TableContent,
-    measure_afresh,
-    measure_in_turn,
-    show_table,
-    write_tables,
+from imsvd.bench.comparison import (
+    Benchmark,
+    Case,
+    Column,
+    Contender,
+    Numbers,
+    Ratio,
+    Row,
+    peak,
+    reset_peak,
 )
+from imsvd.bench.loss import FORMS, LossStep
 from imsvd.errors import InputError
+from imsvd.losses.barlow_twins import BarlowTwinsLoss
+from imsvd.losses.vicreg import VICRegLoss
 from imsvd.methods import IMSVDSettings
 from imsvd.methods.vicreg import VICRegSettings
+from imsvd.networks import BackboneSettings, build_backbone, projector
 from imsvd.paper_numbers import paper_tables
-from imsvd.provenance import environment
 
+BACKBONE = "backbone"
+"""The case that is no head."""
 FEATURES = 2048
 """Width of a ResNet-50's features."""
 PROCESSES = 32
-"""GPUs that the paper's batch was divided between."""
+"""Number of GPUs that shared the paper's batch."""
 WIDTHS = IMSVDSettings().projector, VICRegSettings().projector
 """Projector of IMSVD, and that of VICReg and Barlow Twins."""
 
 
-class BackboneCase(NamedTuple):
-    """How many images of how many pixels a side the backbone is timed on."""
+def _built_in(build: Callable[[], nn.Module]) -> LossStep:
+    def step(first: Tensor, second: Tensor, _units: int) -> None:
+        torch.autograd.backward(build()(first, second).loss)
 
-    images: int = 8
-    size: int = 224
+    return step
 
 
-class Row(NamedTuple):
-    """One head; seconds are medians, ratios are to IMSVD.
+HEADS: dict[str, Contender[LossStep]] = {
+    "imsvd": Contender("IMSVD", FORMS["ours"].make),
+    "vicreg": Contender("VICReg, ours", _built_in(VICRegLoss)),
+    "vicreg-plain": Contender("VICReg, D x D matrices", FORMS["vicreg"].make),
+    "barlow": Contender("Barlow Twins, ours", _built_in(BarlowTwinsLoss)),
+    "barlow-plain": Contender("Barlow Twins, D x D matrix", FORMS["barlow"].make),
+}
+
+
+@dataclass(frozen=True)
+class HeadCase(Case):
+    """A step of a head, or of the `BACKBONE`.
 
     Attributes:
-        head: key of `HEADS`.
-        batch: images of all processes together.
-        widths: features and layers of the projector.
-        backbone: seconds of the backbone for an image.
-        projector: seconds of the projector for the whole batch.
-        loss: seconds of the loss of the whole batch.
-        step: their sum.
-        step_ratio: over IMSVD's.
-        peak_mib: largest peak memory of weights, features, activations and gradients.
-        whole: seconds with the backbone's, everything computed once.
-        whole_ratio: over IMSVD's.
-        process: seconds of one of `PROCESSES`: its share of backbone and projector, all of the loss.
-        process_ratio: over IMSVD's.
-        paper_hours: of 100 epochs in the paper.
-        paper_ratio: over IMSVD's.
+        batch: number of images.
+        widths: features and layers of the projector, given by the head; empty for the backbone.
+        units: units per variable.
+        size: side of the backbone's images in pixels.
     """
 
-    head: str
     batch: int
-    widths: tuple[int, ...]
-    backbone: float
-    projector: float
-    loss: float
-    step: float
-    peak_mib: float
-    whole: float
-    process: float
-    paper_hours: float
-    step_ratio: float = 1
-    whole_ratio: float = 1
-    process_ratio: float = 1
-    paper_ratio: float = 1
+    widths: tuple[int, ...] = field(compare=False)
+    units: int
+    size: int
+
+
+class _Heads(Benchmark[HeadCase]):
+    case = HeadCase
+    contenders = HEADS
+    heading = "Projector and loss"
+    first_column = "head"
+    columns = (
+        Column("projector s", "projector"),
+        Column("loss s", "loss"),
+        Column("both s", "step"),
+        Column("time / IMSVD", "step_ratio"),
+        Column("peak MiB", "peak_mib", ",.0f"),
+    )
+    whole_columns = (
+        Column("one process s", "whole", ",.1f"),
+        Column("time / IMSVD", "whole_ratio"),
+        Column(f"one of {PROCESSES} processes s", "process", ",.2f"),
+        Column("time / IMSVD", "process_ratio"),
+        Column("paper h", "paper_hours", "g"),
+        Column("time / IMSVD", "paper_ratio"),
+    )
+    ratios = tuple(
+        Ratio(key, number, {"contender": "imsvd"})
+        for key, number in (
+            ("step_ratio", "step"),
+            ("whole_ratio", "whole"),
+            ("process_ratio", "process"),
+            ("paper_ratio", "paper_hours"),
+        )
+    )
+    largest = ("peak_mib",)
+    hidden = ("units",)
+
+    def title(self, row: Row) -> str:
+        del row
+        return "Projector and loss"
+
+    def tables(self, row: Row) -> Mapping[str, Sequence[Column]]:
+        whole = {"Whole step, computed from its parts": self.whole_columns}
+        return {**super().tables(row), **whole}
+
+    def label(self, case: HeadCase) -> str:
+        return "ResNet-50" if case.contender == BACKBONE else super().label(case)
+
+    def measure(self, case: HeadCase) -> Numbers:
+        torch.manual_seed(0)
+        return _measure_backbone(case) if case.contender == BACKBONE else _measure_head(case)
+
+    def derive(self, found: dict[HeadCase, Numbers]) -> dict[HeadCase, Numbers]:
+        (backbone,) = (case for case in found if case.contender == BACKBONE)
+        per_image = found[backbone]["seconds"] / backbone.batch
+        return {
+            case: _with_backbone(case, numbers, per_image) | {"backbone_images": backbone.batch}
+            for case, numbers in found.items()
+            if case != backbone
+        }
+
+    def facts(self, rows: Sequence[Row]) -> dict[str, str]:
+        ours, others = ("→".join(map(str, row["widths"])) for row in rows[:2])
+        batch, size, milliseconds = rows[0]["batch"], rows[0]["size"], 1000 * rows[0]["backbone"]
+        return {
+            "projector and loss": (
+                f"forward and backward of both views of {batch:,} images, including the gradients "
+                f"of the features, without the optimizer; IMSVD's projector is {ours}, the others' "
+                f"{others}"
+            ),
+            "ours": (
+                "the loss that `imsvd pretrain` uses, which compares samples with samples where "
+                "that takes less work; D x D: builds the matrices of the published formulas"
+            ),
+            "peak memory": "weights, features, activations and gradients",
+            "accuracy": (
+                "all heads but IMSVD's have the same projector, so the differences between their "
+                "projector times show the measurement error"
+            ),
+            "whole step": (
+                "not measured directly: projector and loss, plus a ResNet-50 backbone at "
+                f"{size} pixels, which takes {milliseconds:,.0f} ms per image (two views, forward "
+                f"and backward) in a batch of {rows[0]['backbone_images']}"
+            ),
+            f"one of {PROCESSES} processes": (
+                f"as in the paper: backbone and projector of {batch // PROCESSES} images (the "
+                f"projector is measured at that size) and the loss of all {batch:,}, which every "
+                "process computes for itself; does not count communication, nor that "
+                "`imsvd pretrain` divides IMSVD's loss between processes"
+            ),
+            "paper": "its table of running times: 100 epochs on 32 V100",
+        }
+
+
+def _with_backbone(case: HeadCase, numbers: Numbers, per_image: float) -> Numbers:
+    step, loss = numbers["seconds"], numbers["loss"]
+    method = HEADS[case.contender].label.partition(",")[0]
+    return {
+        "backbone": per_image,
+        "projector": step - loss,
+        "loss": loss,
+        "step": step,
+        "peak_mib": numbers["peak_mib"],
+        "whole": step + case.batch * per_image,
+        "process": numbers["share"] + loss + case.batch // PROCESSES * per_image,
+        "paper_hours": paper_tables()["cost"].rows[method]["hours"],
+    }
+
+
+def _measure_head(case: HeadCase) -> Numbers:
+    """Time a step and its loss, and the projector alone on one process's share of the images."""
+    loss_step = HEADS[case.contender].make
+    head_step(projector((8, 8, 2 * case.units)), _features(8, 8), loss_step, case.units)
+    baseline = reset_peak()
+    network = projector(case.widths)
+    views = _features(case.batch, case.widths[0])
+    seconds, loss = head_step(network, views, loss_step, case.units)
+    peak_mib = (peak() - baseline) / 2**20
+    few = _features(case.batch // PROCESSES, case.widths[0])
+    share = min(head_step(network, few, _no_loss, case.units)[0] for _ in range(3))
+    return {"seconds": seconds, "loss": loss, "share": share, "peak_mib": peak_mib}
+
+
+def head_step(
+    network: nn.Module, views: Sequence[Tensor], loss_step: LossStep, units: int
+) -> tuple[float, float]:
+    """Run projector and loss forward and backward; return the seconds of both and of the loss.
+
+    The graph is cut at the embeddings to time the loss inside the step. This changes neither the
+    gradients nor the cost.
+    """
+    network.zero_grad()
+    for view in views:
+        view.grad = None
+    began = time.perf_counter()
+    embeddings = [network(view) for view in views]
+    first, second = (embedding.detach().requires_grad_() for embedding in embeddings)
+    before = time.perf_counter()
+    loss_step(first, second, units)
+    loss = time.perf_counter() - before
+    assert first.grad is not None
+    assert second.grad is not None
+    torch.autograd.backward(embeddings, [first.grad, second.grad])
+    return time.perf_counter() - began, loss
+
+
+def _features(batch: int, width: int) -> list[Tensor]:
+    """Return features of two views, with gradients, as a backbone would need them."""
+    return [torch.randn(batch, width).requires_grad_() for _ in range(2)]
+
+
+def _no_loss(first: Tensor, second: Tensor, _units: int) -> None:
+    for embedding in (first, second):
+        embedding.grad = torch.ones_like(embedding)
+
+
+def _measure_backbone(case: HeadCase) -> Numbers:
+    backbone = build_backbone(BackboneSettings()).to(memory_format=torch.channels_last)
+    shape = case.batch, 3, case.size, case.size
+    views = [torch.randn(shape).to(memory_format=torch.channels_last) for _ in range(2)]
+    head_step(backbone, views, _no_loss, case.units)  # libraries prepare for these sizes
+    return {"seconds": head_step(backbone, views, _no_loss, case.units)[0]}
+
+
+BENCHMARK = _Heads()
 
 
 def run(
@@ -88,161 +246,25 @@ def run(
     console: Console | None = None,
     output: Path | None = None,
     *,
-    backbone: BackboneCase | None = None,
+    images: int = 8,
+    size: int = 224,
     units: int = 80,
 ) -> list[Row]:
-    """Measure, show the tables, and write `output` as .json and .md if given.
+    """Compare heads with layers `widths`, of IMSVD's projector and of the others'.
 
-    Args:
-        batch: images of all processes together.
-        widths: layers of IMSVD's projector and of the others'.
-        repeats: fresh processes per case.
-        console: where progress and the tables go.
-        output: path of the results, whose suffix is replaced.
-        backbone: what the backbone is timed on.
-        units: units per variable.
+    The backbone is timed on `images` of `size` pixels. `batch` counts the images of all processes.
     """
-    console = console or Console()
-    backbone = backbone or BackboneCase()
-    _check(batch, widths, repeats, units)
-    threads = os.cpu_count() or 1
-    layers = {head: (FEATURES, *widths[head != "imsvd"]) for head in HEADS}
-    cases = {
-        head: Case(head, batch, layers[head], units, PROCESSES, backbone.size, threads)
-        for head in HEADS
-    }
-    cases[BACKBONE] = Case(BACKBONE, backbone.images, (), units, 1, backbone.size, threads)
-    measured = measure_in_turn(list(cases.values()), repeats, _measure, _describe, console)
-    seconds = statistics.median(one.seconds for one in measured[cases.pop(BACKBONE)])
-    per_image = seconds / backbone.images
-    rows = _with_ratios([_row(case, measured[case], per_image) for case in cases.values()])
-    for table in _tables(rows):
-        show_table(table, console)
-    if output is not None:
-        write(rows, backbone, output)
-    return rows
-
-
-def _check(batch: int, widths: Sequence[Sequence[int]], repeats: int, units: int) -> None:
-    if repeats < 1:
-        raise InputError(f"repeats = {repeats}: choose at least 1.")
     if batch < 2 * PROCESSES or batch % PROCESSES:
         raise InputError(
-            f"batch = {batch} does not give each of {PROCESSES} processes the same number of images, "
-            f"2 or more; choose a multiple of {PROCESSES} from {2 * PROCESSES} on."
+            f"batch = {batch} does not give each of {PROCESSES} processes the same number of "
+            f"images, at least 2; choose a multiple of {PROCESSES}, at least {2 * PROCESSES}."
         )
     if any(width < 1 for layers in widths for width in layers):
         raise InputError(f"widths = {widths}: every layer needs a width of at least 1.")
     if widths[0][-1] % units:
         raise InputError(f"Width {widths[0][-1]} is not divisible by units {units}.")
-
-
-def _describe(case: Case) -> str:
-    return "ResNet-50" if case.head == BACKBONE else HEADS[case.head].label
-
-
-def _measure(case: Case) -> Measurement:
-    variables = {"OMP_NUM_THREADS": str(case.threads)}
-    return Measurement(**measure_afresh("imsvd.bench.heads_case", case._asdict(), variables))
-
-
-def _row(case: Case, measurements: Sequence[Measurement], per_image: float) -> Row:
-    step = statistics.median(one.seconds for one in measurements)
-    loss = statistics.median(one.loss for one in measurements)
-    share = statistics.median(one.share for one in measurements)
-    return Row(
-        case.head,
-        case.batch,
-        case.widths,
-        per_image,
-        projector=step - loss,
-        loss=loss,
-        step=step,
-        peak_mib=max(one.peak_bytes for one in measurements) / 2**20,
-        whole=step + case.batch * per_image,
-        process=share + loss + case.batch // case.processes * per_image,
-        paper_hours=paper_tables()["cost"].rows[HEADS[case.head].method]["hours"],
-    )
-
-
-def _with_ratios(rows: Sequence[Row]) -> list[Row]:
-    ours = next(row for row in rows if row.head == "imsvd")
-    return [
-        row._replace(
-            step_ratio=row.step / ours.step,
-            whole_ratio=row.whole / ours.whole,
-            process_ratio=row.process / ours.process,
-            paper_ratio=row.paper_hours / ours.paper_hours,
-        )
-        for row in rows
+    cases = [
+        HeadCase(head, batch, (FEATURES, *widths[head != "imsvd"]), units, size) for head in HEADS
     ]
-
-
-_PARTS = ("head", "projector s", "loss s", "both s", "x IMSVD", "peak MiB")
-_WHOLE = (
-    "head",
-    "all in one process s",
-    "x IMSVD",
-    f"one of {PROCESSES} processes s",
-    "x IMSVD",
-    "paper h",
-    "x IMSVD",
-)
-
-
-def _tables(rows: Sequence[Row]) -> list[TableContent]:
-    return [
-        TableContent("Projector and loss", _PARTS, [_part_cells(row) for row in rows]),
-        TableContent("A whole step, put together", _WHOLE, [_whole_cells(row) for row in rows]),
-    ]
-
-
-def _part_cells(row: Row) -> list[str]:
-    seconds = [f"{part:.2f}" for part in (row.projector, row.loss, row.step)]
-    return [HEADS[row.head].label, *seconds, f"{row.step_ratio:.2f}", f"{row.peak_mib:,.0f}"]
-
-
-def _whole_cells(row: Row) -> list[str]:
-    pairs = (
-        (f"{row.whole:,.1f}", row.whole_ratio),
-        (f"{row.process:,.2f}", row.process_ratio),
-        (f"{row.paper_hours:g}", row.paper_ratio),
-    )
-    cells = [cell for value, ratio in pairs for cell in (value, f"{ratio:.2f}")]
-    return [HEADS[row.head].label, *cells]
-
-
-def explanations(rows: Sequence[Row], backbone: BackboneCase) -> dict[str, str]:
-    """What the numbers are, and which of them were not measured as such."""
-    ours, others = ("→".join(map(str, row.widths)) for row in rows[:2])
-    batch, milliseconds = rows[0].batch, 1000 * rows[0].backbone
-    return {
-        "projector and loss": (
-            f"forward and backward of both views of {batch:,} images, gradients of the features "
-            f"included, no optimizer; IMSVD's projector is {ours}, the others' {others}"
-        ),
-        "ours": (
-            "the loss that `imsvd pretrain` uses, which compares samples with samples where that is less "
-            "work; D x D: the matrices of the published formulas are built"
-        ),
-        "peak memory": "weights, features, activations and gradients",
-        "exactness": "all but IMSVD have the same projector; how far its seconds differ shows it",
-        "whole step": (
-            "not measured as a whole: the above, and the backbone, a ResNet-50 at "
-            f"{backbone.size} pixels, whose {milliseconds:,.0f} ms an image (two views, forward and "
-            f"backward) were measured on a batch of {backbone.images} and multiplied"
-        ),
-        "one process": (
-            f"of {PROCESSES}, as in the paper: backbone and projector of {batch // PROCESSES} images (the "
-            f"projector measured at that size) and the loss of all {batch:,}, computed by every process "
-            "for itself; that `imsvd pretrain` divides IMSVD's loss between processes is not counted, nor "
-            "is communication"
-        ),
-        "paper": "its table of running times: 100 epochs on 32 V100",
-    }
-
-
-def write(rows: Sequence[Row], backbone: BackboneCase, path: Path) -> None:
-    """Write the results as `path` with suffix .json and as Markdown tables with suffix .md."""
-    facts = {**environment(), **explanations(rows, backbone)}
-    write_tables(path, "Projector and loss", facts, [row._asdict() for row in rows], _tables(rows))
+    backbone = replace(cases[0], contender=BACKBONE, batch=images, widths=())
+    return BENCHMARK.run([*cases, backbone], repeats, console, output)

@@ -1,66 +1,151 @@
-"""`imsvd bench knn`: our exact nearest neighbors against faiss and scikit-learn.
+"""`imsvd bench knn`: our exact nearest-neighbor search against torch.topk, faiss and scikit-learn.
 
-Every measurement runs in a fresh process; repeats go round all searches in turn, so that a slow
-minute of the machine falls on all of them, and the table shows medians and ratios. Features are
-random, of length 1; the time is that from features to neighbors, an index included.
+All searches find the same neighbors of random features of length 1, by cosine similarity. The time
+is that from features to neighbors, including the building of an index.
 """
 
 import os
-import statistics
-from collections.abc import Sequence
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
+import torch
+import torch.nn.functional as F
 from rich.console import Console
+from torch import Tensor
 
-from imsvd.bench.knn_case import Case, Measurement
-from imsvd.bench.knn_searches import SEARCHES
-from imsvd.bench.rounds import (
-    TableContent,
-    cells_of,
-    measure_afresh,
-    measure_in_turn,
-    missing_packages,
-    show_table,
-    write_tables,
+from imsvd.bench.comparison import (
+    Benchmark,
+    Case,
+    Column,
+    Contender,
+    Numbers,
+    Ratio,
+    Row,
+    peak,
+    reset_peak,
 )
 from imsvd.errors import InputError
-from imsvd.provenance import environment
+from imsvd.evaluation.neighbors import nearest_neighbors
 
-# Mean similarities of exact searches differ by rounding only.
+# Mean similarities of exact searches differ only by rounding.
 _SAME_ANSWER = 1e-5
 
 
-class Row(NamedTuple):
-    """One line of the table.
+Find = Callable[[Tensor, Tensor, int, int], Tensor]
+"""Takes bank, queries, number of neighbors and threads; returns (queries, neighbors) similarities."""
 
-    Attributes:
-        search: key of `SEARCHES`.
-        queries: how many ask.
-        bank: how many answer.
-        width: of the features.
-        neighbors: k.
-        threads: of each search.
-        seconds: median, or None if skipped.
-        times_ours: time over that of ours, or None.
-        extra_mib: largest peak memory beyond the features, or None.
-        total_mib: largest peak memory of the whole process, or None.
-        mean_similarity: of all neighbors found, or None.
-        skipped: why it was not measured, or empty.
-    """
 
-    search: str
+def _ours(bank: Tensor, queries: Tensor, neighbors: int, _threads: int) -> Tensor:
+    return nearest_neighbors(bank, queries, neighbors).similarities
+
+
+def _topk(mebibytes: int) -> Find:
+    """Return a search that sorts out the rows of similarities to the whole bank, a chunk at a time."""
+
+    def find(bank: Tensor, queries: Tensor, neighbors: int, _threads: int) -> Tensor:
+        rows = max(1, mebibytes * 2**20 // (bank.element_size() * len(bank)))
+        found = [(chunk @ bank.T).topk(neighbors, dim=1) for chunk in torch.split(queries, rows)]
+        torch.cat([best.indices for best in found])
+        return torch.cat([best.values for best in found])
+
+    return find
+
+
+def _faiss(bank: Tensor, queries: Tensor, neighbors: int, threads: int) -> Tensor:
+    import faiss  # noqa: PLC0415
+
+    faiss.omp_set_num_threads(threads)
+    index = faiss.IndexFlatIP(bank.shape[1])
+    index.add(bank.numpy())
+    similarities, _ = index.search(queries.numpy(), neighbors)
+    return torch.from_numpy(similarities)
+
+
+def _scikit_learn(bank: Tensor, queries: Tensor, neighbors: int, _threads: int) -> Tensor:
+    from sklearn.neighbors import NearestNeighbors  # noqa: PLC0415
+
+    # Takes its number of threads from OMP_NUM_THREADS.
+    fitted = NearestNeighbors(n_neighbors=neighbors, algorithm="brute", metric="cosine")
+    distances, _ = fitted.fit(bank.numpy()).kneighbors(queries.numpy())
+    return 1 - torch.from_numpy(distances)
+
+
+SEARCHES: dict[str, Contender[Find]] = {
+    "ours": Contender("imsvd", _ours),
+    "topk-64": Contender("torch.topk, 64-MiB chunks", _topk(64)),
+    "topk-256": Contender("torch.topk, 256-MiB chunks", _topk(256)),
+    "faiss": Contender("faiss IndexFlatIP", _faiss, ("faiss",)),
+    "scikit-learn": Contender("scikit-learn brute, cosine", _scikit_learn, ("sklearn",)),
+}
+
+
+@dataclass(frozen=True)
+class SearchCase(Case):
+    """A search and its size."""
+
     queries: int
     bank: int
     width: int
     neighbors: int
     threads: int
-    seconds: float | None = None
-    times_ours: float | None = None
-    extra_mib: float | None = None
-    total_mib: float | None = None
-    mean_similarity: float | None = None
-    skipped: str = ""
+
+
+class _Knn(Benchmark[SearchCase]):
+    case = SearchCase
+    contenders = SEARCHES
+    heading = "Nearest neighbors"
+    first_column = "search"
+    columns = (
+        Column("seconds", "seconds"),
+        Column("time / ours", "times_ours"),
+        Column("MiB beside the features", "extra_mib", ".0f"),
+        Column("MiB in all", "total_mib", ".0f"),
+    )
+    ratios = (Ratio("times_ours", "seconds", {"contender": "ours"}),)
+    largest = ("extra_mib", "total_mib")
+
+    def title(self, row: Row) -> str:
+        return (
+            f"The {row['neighbors']} nearest of {row['bank']:,} features for {row['queries']:,} "
+            f"queries, width {row['width']}, {row['threads']} threads"
+        )
+
+    def measure(self, case: SearchCase) -> Numbers:
+        torch.set_num_threads(case.threads)
+        find = SEARCHES[case.contender].make
+        # Small but complete: loads libraries and starts threads before the baseline.
+        small = _features(256 + case.neighbors, case.width, seed=2)
+        find(small, small, case.neighbors, case.threads)
+        bank = _features(case.bank, case.width, seed=0)
+        queries = _features(case.queries, case.width, seed=1)
+        baseline = reset_peak()
+        start = time.perf_counter()
+        similarities = find(bank, queries, case.neighbors, case.threads)
+        seconds = time.perf_counter() - start
+        largest = peak()
+        return {
+            "seconds": seconds,
+            "extra_mib": (largest - baseline) / 2**20,
+            "total_mib": largest / 2**20,
+            "mean_similarity": similarities.double().mean().item(),
+        }
+
+    def derive(self, found: dict[SearchCase, Numbers]) -> dict[SearchCase, Numbers]:
+        # Searches that found different neighbors are not compared.
+        means = {self.label(case): numbers["mean_similarity"] for case, numbers in found.items()}
+        if max(means.values()) - min(means.values()) > _SAME_ANSWER:
+            raise RuntimeError(f"The searches disagree about the mean similarity: {means}")
+        return found
+
+
+def _features(rows: int, width: int, seed: int) -> Tensor:
+    features = torch.randn(rows, width, generator=torch.Generator().manual_seed(seed))
+    return F.normalize(features, out=features)
+
+
+BENCHMARK = _Knn()
 
 
 def run(
@@ -72,101 +157,9 @@ def run(
     console: Console | None = None,
     output: Path | None = None,
 ) -> list[Row]:
-    """Measure, show the table, and write `output` as .json and .md if given.
-
-    Args:
-        queries: features that ask.
-        bank: features that answer.
-        width: of the features.
-        neighbors: k.
-        repeats: fresh processes per search.
-        console: where progress and the table go.
-        output: path of the results, whose suffix is replaced.
-    """
-    console = console or Console()
-    if min(queries, width, neighbors, repeats) < 1 or neighbors > bank:
+    """Compare searches for the `neighbors` nearest of `bank` features of `width`."""
+    if min(queries, width, neighbors) < 1 or neighbors > bank:
         raise InputError("all numbers must be at least 1, and neighbors at most bank.")
     threads = os.cpu_count() or 1
-    cases = [Case(name, queries, bank, width, neighbors, threads) for name in SEARCHES]
-    reasons = {case: _reason_to_skip(case) for case in cases}
-    measured = measure_in_turn(
-        [case for case in cases if not reasons[case]], repeats, _measure, _describe, console
-    )
-    rows = _with_ratios([_row(case, measured.get(case), reasons[case]) for case in cases])
-    _require_same_answer(rows)
-    show_table(_table(rows), console)
-    if output is not None:
-        write(rows, output)
-    return rows
-
-
-def _reason_to_skip(case: Case) -> str:
-    needs = SEARCHES[case.search].needs
-    return missing_packages([needs] if needs else [])
-
-
-def _describe(case: Case) -> str:
-    return SEARCHES[case.search].label
-
-
-def _measure(case: Case) -> Measurement:
-    """Run one case in a fresh process."""
-    variables = {"OMP_NUM_THREADS": str(case.threads)}
-    return Measurement(**measure_afresh("imsvd.bench.knn_case", case._asdict(), variables))
-
-
-def _row(case: Case, measurements: list[Measurement] | None, reason: str) -> Row:
-    row = Row(**case._asdict(), skipped=reason)
-    if not measurements:
-        return row
-    return row._replace(
-        seconds=statistics.median(one.seconds for one in measurements),
-        extra_mib=max(one.extra_bytes for one in measurements) / 2**20,
-        total_mib=max(one.total_bytes for one in measurements) / 2**20,
-        mean_similarity=measurements[0].mean_similarity,
-    )
-
-
-def _with_ratios(rows: Sequence[Row]) -> list[Row]:
-    (ours,) = (row.seconds for row in rows if row.search == "ours")
-    return [
-        row._replace(times_ours=row.seconds / ours if row.seconds and ours else None)
-        for row in rows
-    ]
-
-
-def _require_same_answer(rows: Sequence[Row]) -> None:
-    """Refuse to compare the speed of searches that found something else."""
-    found = [row.mean_similarity for row in rows if row.mean_similarity is not None]
-    if max(found) - min(found) > _SAME_ANSWER:
-        raise RuntimeError(f"The searches disagree: {[row[:1] + row[10:11] for row in rows]}")
-
-
-_COLUMNS = ("search", "seconds", "x ours", "MiB beside the features", "MiB in all")
-
-
-def _cells(row: Row) -> list[str]:
-    numbers = [
-        f"{row.seconds or 0:.2f}",
-        f"{row.times_ours or 0:.2f}",
-        f"{row.extra_mib or 0:.0f}",
-        f"{row.total_mib or 0:.0f}",
-    ]
-    return cells_of(SEARCHES[row.search].label, numbers, row.skipped)
-
-
-def _title(row: Row) -> str:
-    return (
-        f"The {row.neighbors} nearest of {row.bank:,} features for {row.queries:,} queries, "
-        f"width {row.width}, {row.threads} threads"
-    )
-
-
-def _table(rows: Sequence[Row]) -> TableContent:
-    return TableContent(_title(rows[0]), _COLUMNS, [_cells(row) for row in rows])
-
-
-def write(rows: Sequence[Row], path: Path) -> None:
-    """Write the results as `path` with suffix .json and as a Markdown table with suffix .md."""
-    values = [row._asdict() for row in rows]
-    write_tables(path, "Nearest neighbors", environment(), values, [_table(rows)])
+    cases = [SearchCase(name, queries, bank, width, neighbors, threads) for name in SEARCHES]
+    return BENCHMARK.run(cases, repeats, console, output)

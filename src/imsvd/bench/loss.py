@@ -1,58 +1,219 @@
-"""`imsvd bench loss`: IMSVD's loss against its floor, its dense form and its peers.
+"""`imsvd bench loss`: time and memory of the IMSVD loss against its lower bound, its dense form and its peers.
 
-Every measurement runs in a fresh process; repeats go round all forms in turn, so that a slow
-minute of the machine falls on all of them, and the table shows medians and ratios.
+Each form runs forward and backward on two random embeddings. The lower bound is the three matrix
+products that every implementation needs.
 """
 
-import importlib.util
 import itertools
-import json
 import os
-import statistics
-import subprocess
-import sys
-import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
+import torch
+import torch.distributed as dist
 from rich.console import Console
+from torch import Tensor, nn
 
-from imsvd.bench.loss_case import Case, Measurement
-from imsvd.bench.loss_forms import FORMS
-from imsvd.bench.rounds import TableContent, cells_of, measure_in_turn, show_table, write_tables
+from imsvd import distributed
+from imsvd.bench.comparison import (
+    Benchmark,
+    Case,
+    Column,
+    Contender,
+    Numbers,
+    Ratio,
+    Row,
+    peak,
+    reset_peak,
+)
 from imsvd.errors import InputError
-from imsvd.provenance import environment
+from imsvd.losses.imsvd import IMSVDLoss
 
 SIZES = ((256, 8160), (2048, 8160), (2048, 16320), (512, 65280))
+# A call longer than this is measured once, without a warm-up call of the same size.
+_LONG_CALL_SECONDS = 20.0
 
 
-class Row(NamedTuple):
-    """One line of the table.
+LossStep = Callable[[Tensor, Tensor, int], None]
+"""Runs forward and backward on two `(batch, width)` embeddings, given the units per variable."""
 
-    Attributes:
-        form: key of `FORMS`.
-        batch: samples of all ranks together.
-        width: embedding width.
-        ranks: gloo processes.
-        seconds: median time of forward and backward, or None if skipped.
-        extra_mib: largest peak memory beyond the inputs, per process, or None.
-        embeddings: that memory in units of one `(batch, width)` float32 embedding, or None.
-        times_floor: time over that of the three matrix products, or None.
-        times_ours: time over that of ours on as many ranks, or None.
-        skipped: why it was not measured, or empty.
-    """
 
-    form: str
+@dataclass(frozen=True)
+class Form(Contender[LossStep]):
+    """One way to compute a loss; `matrices` of `(width, width)` are held at its peak."""
+
+    matrices: int = 0
+
+
+def _ours(first: Tensor, second: Tensor, units: int) -> None:
+    torch.autograd.backward(IMSVDLoss(units)(first, second).loss)
+
+
+def _floor(first: Tensor, second: Tensor, _units: int) -> None:
+    with torch.no_grad():
+        joint = first.T @ second
+        first.grad = second @ joint.T
+        second.grad = first @ joint
+
+
+def _dense(first: Tensor, second: Tensor, units: int) -> None:
+    """Build the whole joint matrix, pick out its blocks, and let autograd differentiate."""
+    batch, width = first.shape
+    variables = width // units
+    q1, q2 = (view.view(batch, variables, units).softmax(-1) for view in (first, second))
+    q1, q2 = q1.clamp_min(1e-8), q2.clamp_min(1e-8)
+    similarity = (q1 * q2).sum(-1).log().mean()
+    joint = q1.flatten(1).T @ q2.flatten(1) / batch
+    blocks = joint.view(variables, units, variables, units).transpose(1, 2)
+    same = torch.eye(variables, dtype=torch.bool, device=first.device)
+    off_diagonal, diagonal = blocks[~same], blocks[same].diagonal(dim1=1, dim2=2)
+    loss = (diagonal * diagonal.log()).sum() / variables - similarity
+    pairs = variables * (variables - 1)
+    torch.autograd.backward(loss + (off_diagonal * off_diagonal.log()).sum() / pairs)
+
+
+def _vicreg(first: Tensor, second: Tensor, _units: int) -> None:
+    loss = 25 * nn.functional.mse_loss(first, second)
+    for view in (first, second):
+        centered = view - view.mean(0)
+        spread = torch.sqrt(centered.var(0) + 1e-4)
+        covariance = centered.T @ centered / (len(view) - 1)
+        off_diagonal = covariance.pow(2).sum() - covariance.diagonal().pow(2).sum()
+        loss = loss + 12.5 * torch.relu(1 - spread).mean() + off_diagonal / view.shape[1]
+    torch.autograd.backward(loss)
+
+
+def _barlow_twins(first: Tensor, second: Tensor, _units: int) -> None:
+    normalized = [(view - view.mean(0)) / view.std(0) for view in (first, second)]
+    correlation = normalized[0].T @ normalized[1] / len(first)
+    diagonal = correlation.diagonal()
+    off_diagonal = correlation.pow(2).sum() - diagonal.pow(2).sum()
+    torch.autograd.backward((1 - diagonal).pow(2).sum() + 0.0051 * off_diagonal)
+
+
+def _lightly(name: str) -> LossStep:
+    def step(first: Tensor, second: Tensor, _units: int) -> None:
+        from lightly import loss  # noqa: PLC0415 - an optional package
+
+        torch.autograd.backward(getattr(loss, name)()(first, second))
+
+    return step
+
+
+FORMS: dict[str, Form] = {
+    "floor": Form("three matrix products", _floor, matrices=1),
+    "ours": Form("IMSVD, ours", _ours),
+    "dense": Form("IMSVD, dense autograd", _dense, matrices=6),
+    "vicreg": Form("VICReg, plain", _vicreg, matrices=4),
+    "vicreg-lightly": Form("VICReg, lightly", _lightly("VICRegLoss"), ("lightly",), 6),
+    "barlow": Form("Barlow Twins, plain", _barlow_twins, matrices=3),
+    "barlow-lightly": Form("Barlow Twins, lightly", _lightly("BarlowTwinsLoss"), ("lightly",), 5),
+}
+
+
+@dataclass(frozen=True)
+class LossCase(Case):
+    """A form and its size; `batch` counts the samples of all ranks together."""
+
     batch: int
     width: int
-    ranks: int
-    seconds: float | None = None
-    extra_mib: float | None = None
-    embeddings: float | None = None
-    times_floor: float | None = None
-    times_ours: float | None = None
-    skipped: str = ""
+    units: int
+    ranks: int = 1
+
+    @property
+    def threads(self) -> int:
+        """Number of threads of each rank."""
+        return max(1, (os.cpu_count() or 1) // self.ranks)
+
+
+class _Loss(Benchmark[LossCase]):
+    case = LossCase
+    contenders = FORMS
+    heading = "Loss, forward and backward"
+    first_column = "loss"
+    columns = (
+        Column("ranks", "ranks", "d"),
+        Column("seconds", "seconds", ".3f"),
+        Column("time / floor", "times_floor"),
+        Column("time / ours", "times_ours"),
+        Column("MiB", "extra_mib", ".0f"),
+        Column("MiB / embedding", "embeddings", ".1f"),
+    )
+    ratios = (
+        Ratio("times_floor", "seconds", {"contender": "floor", "ranks": 1}),
+        Ratio("times_ours", "seconds", {"contender": "ours"}),
+    )
+    largest = ("extra_mib", "embeddings")
+    hidden = ("units",)
+
+    def title(self, row: Row) -> str:
+        return f"Batch {row['batch']:,}, width {row['width']:,}"
+
+    def reason_to_skip(self, case: LossCase) -> str:
+        matrices = FORMS[case.contender].matrices
+        needed = 4 * (matrices * case.width**2 + 8 * case.batch * case.width * case.ranks)
+        available = available_memory()
+        if needed > available:
+            return (
+                f"needs about {needed / 2**30:.0f} GiB, {available / 2**30:.0f} GiB are available"
+            )
+        return super().reason_to_skip(case)
+
+    def variables(self, case: LossCase) -> Mapping[str, str]:
+        return {"OMP_NUM_THREADS": str(case.threads)}
+
+    def processes(self, case: LossCase) -> int:
+        return case.ranks
+
+    def measure(self, case: LossCase) -> Numbers:
+        torch.set_num_threads(case.threads)
+        rank = int(os.environ["RANK"]) if case.ranks > 1 else 0
+        if case.ranks > 1:
+            place = f"file://{os.environ['MEETING_POINT']}"
+            dist.init_process_group("gloo", init_method=place, rank=rank, world_size=case.ranks)
+        try:
+            # Small but complete: loads libraries and starts threads before the baseline.
+            _timed(case.contender, _inputs(8, 4 * case.units, rank), case.units)
+            views = _inputs(case.batch // case.ranks, case.width, rank)
+            baseline = reset_peak()
+            seconds = _timed(case.contender, views, case.units)
+            extra = peak() - baseline
+            if seconds < _LONG_CALL_SECONDS:
+                seconds = min(_timed(case.contender, views, case.units) for _ in range(2))
+            of_ranks = distributed.gather_lists([(seconds, extra)])
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+        slowest, largest = (max(values) for values in zip(*of_ranks, strict=True))
+        embeddings = largest / (4 * case.batch * case.width)
+        return {"seconds": slowest, "extra_mib": largest / 2**20, "embeddings": embeddings}
+
+
+def _inputs(batch: int, width: int, seed: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(batch, width, generator=generator).requires_grad_() for _ in range(2)]
+
+
+def _timed(form: str, views: Sequence[Tensor], units: int) -> float:
+    first, second = views
+    first.grad = second.grad = None
+    distributed.barrier()
+    start = time.perf_counter()
+    FORMS[form].make(first, second, units)
+    return time.perf_counter() - start
+
+
+def available_memory() -> int:
+    """Return the bytes that new processes can use without swapping."""
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+BENCHMARK = _Loss()
 
 
 def run(
@@ -65,138 +226,19 @@ def run(
     forms: Sequence[str] = tuple(FORMS),
     output: Path | None = None,
 ) -> list[Row]:
-    """Measure, show the table, and write `output` as .json and .md if given.
+    """Compare losses at pairs of global batch and width.
 
-    Args:
-        sizes: pairs of global batch and width.
-        ranks: numbers of gloo processes; above 1 only ours is measured, the batch being shared.
-        repeats: fresh processes per case.
-        console: where progress and the table go.
-        units: units per variable.
-        forms: keys of `FORMS`.
-        output: path of the results, whose suffix is replaced.
+    Each number of gloo `ranks` shares the batch; above 1 only ours is measured.
     """
-    console = console or Console()
-    _check(sizes, ranks, repeats, units)
-    cases = [
-        Case(form, batch, width, units, max(1, (os.cpu_count() or 1) // count), count)
-        for (batch, width), count in itertools.product(sizes, ranks)
-        for form in forms
-        if count == 1 or form == "ours"
-    ]
-    reasons = {case: _reason_to_skip(case) for case in cases}
-    measured = measure_in_turn(
-        [c for c in cases if not reasons[c]], repeats, _measure, _describe, console
-    )
-    rows = _with_ratios([_row(case, measured.get(case), reasons[case]) for case in cases])
-    for table in _tables(rows):
-        show_table(table, console)
-    if output is not None:
-        write(rows, output)
-    return rows
-
-
-def _check(
-    sizes: Sequence[tuple[int, int]], ranks: Sequence[int], repeats: int, units: int
-) -> None:
-    if repeats < 1:
-        raise InputError(f"repeats = {repeats}: choose at least 1.")
     for (batch, width), count in itertools.product(sizes, ranks):
         if count < 1 or batch % count:
             raise InputError(f"ranks = {count} does not divide the batch of {batch}.")
         if width % units:
             raise InputError(f"Width {width} is not divisible by units {units}.")
-
-
-def _reason_to_skip(case: Case) -> str:
-    form = FORMS[case.form]
-    if form.needs and importlib.util.find_spec(form.needs) is None:
-        return f"{form.needs} is not installed"
-    needed = 4 * (form.matrices * case.width**2 + 8 * case.batch * case.width * case.ranks)
-    available = _available_memory()
-    if needed > available:
-        return f"needs about {needed / 2**30:.0f} GiB, {available / 2**30:.0f} GiB are available"
-    return ""
-
-
-def _available_memory() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _describe(case: Case) -> str:
-    return f"{FORMS[case.form].label}, {case.batch:,} x {case.width:,}"
-
-
-def _measure(case: Case) -> Measurement:
-    """Run one case in as many fresh processes as it has ranks."""
-    with tempfile.TemporaryDirectory() as folder:
-        processes = []
-        for rank in range(case.ranks):
-            own = case._replace(rank=rank, meeting_point=f"{folder}/meeting-point")
-            command = [sys.executable, "-m", "imsvd.bench.loss_case", json.dumps(own._asdict())]
-            environment = {**os.environ, "OMP_NUM_THREADS": str(case.threads)}
-            processes.append(
-                subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-            )
-        outputs = [process.communicate()[0] for process in processes]
-    failed = [process.returncode for process in processes if process.returncode]
-    if failed:
-        raise RuntimeError(f"{case} ended with exit code {failed[0]}; its error is printed above.")
-    return Measurement(**json.loads(outputs[0].splitlines()[-1]))
-
-
-def _row(case: Case, measurements: list[Measurement] | None, reason: str) -> Row:
-    row = Row(case.form, case.batch, case.width, case.ranks, skipped=reason)
-    if not measurements:
-        return row
-    extra = max(measurement.extra_bytes for measurement in measurements)
-    return row._replace(
-        seconds=statistics.median(measurement.seconds for measurement in measurements),
-        extra_mib=extra / 2**20,
-        embeddings=extra / (4 * case.batch * case.width),
-    )
-
-
-def _with_ratios(rows: Sequence[Row]) -> list[Row]:
-    seconds = {(row.form, row.batch, row.width, row.ranks): row.seconds for row in rows}
-
-    def ratio(row: Row, form: str, ranks: int) -> float | None:
-        other = seconds.get((form, row.batch, row.width, ranks))
-        return row.seconds / other if row.seconds and other else None
-
-    return [
-        row._replace(times_floor=ratio(row, "floor", 1), times_ours=ratio(row, "ours", row.ranks))
-        for row in rows
+    cases = [
+        LossCase(form, batch, width, units, count)
+        for (batch, width), count in itertools.product(sizes, ranks)
+        for form in forms
+        if count == 1 or form == "ours"
     ]
-
-
-_COLUMNS = ("loss", "ranks", "seconds", "x floor", "x ours", "MiB", "x N D")
-
-
-def _cells(row: Row) -> list[str]:
-    ratios = [row.times_floor, row.times_ours]
-    shown = ["" if value is None else f"{value:.2f}" for value in ratios]
-    memory = [f"{row.extra_mib or 0:.0f}", f"{row.embeddings or 0:.1f}"]
-    values = [str(row.ranks), f"{row.seconds or 0:.3f}", *shown, *memory]
-    return cells_of(FORMS[row.form].label, values, row.skipped)
-
-
-def _tables(rows: Sequence[Row]) -> list[TableContent]:
-    sizes = dict.fromkeys((row.batch, row.width) for row in rows)
-    return [
-        TableContent(
-            f"Batch {batch:,}, width {width:,}",
-            _COLUMNS,
-            [_cells(row) for row in rows if (row.batch, row.width) == (batch, width)],
-        )
-        for batch, width in sizes
-    ]
-
-
-def write(rows: Sequence[Row], path: Path) -> None:
-    """Write the results as `path` with suffix .json and as Markdown tables with suffix .md."""
-    content = [row._asdict() for row in rows]
-    write_tables(path, "Loss, forward and backward", environment(), content, _tables(rows))
+    return BENCHMARK.run(cases, repeats, console, output)

@@ -1,62 +1,277 @@
-"""`imsvd bench step`: a whole step of training, by our loop and by one written with lightly.
+"""`imsvd bench step`: a whole training step, by our loop and by one written with lightly.
 
-Every measurement runs in fresh processes; repeats go round all contenders in turn, so that a slow
-minute of the machine falls on all of them. The table shows medians. What each loop does, and what
-was done for the rivals' speed, is told in `step_loops`.
+All loops train IMSVD with the same settings, backbone, batch, optimizer and number of threads, on
+small images held in memory as bytes. Ours is what `imsvd pretrain` runs. The rivals are loops as
+users of `lightly` write them: its transforms on PIL images in the workers of a `DataLoader`, its
+projection head, and the loss with the whole joint matrix, as the authors released it (lightly has
+none). The tuned rivals have everything a competent user would switch on: persistent workers,
+channels_last, gradients set to None. The rivals decode no files, and neither the ends of epochs nor
+the start of workers is counted. Mixed precision and compilation are off for all, on a CPU.
+
+With `--convolutions` our loop runs with and without its own convolutions instead.
 """
 
+import itertools
 import os
-import statistics
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+import torch
+from PIL import Image
 from rich.console import Console
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, RandomSampler
 
-from imsvd.bench.rounds import (
-    TableContent,
-    cells_of,
-    check_duration,
-    measure_afresh,
-    measure_in_turn,
-    missing_packages,
-    package_versions,
-    show_table,
-    write_tables,
-)
-from imsvd.bench.step_case import NETWORKS, Case, Measurement, Network
-from imsvd.bench.step_loops import CONTENDERS
+from imsvd.bench.comparison import Benchmark, Case, Column, Contender, Numbers, Ratio, Row
+from imsvd.bench.loss import FORMS
+from imsvd.bench.views import lightly_views
+from imsvd.config import Config, override
 from imsvd.errors import InputError
-from imsvd.provenance import environment
+from imsvd.methods import IMSVDSettings, build_method
+from imsvd.networks import build_backbone, feature_width
+from imsvd.networks.convolution import WAYS, use_processor_convolutions
+from imsvd.recipes import recipe
+from imsvd.training.batches import EpochOrder, MemoryBatches
+from imsvd.training.metrics import EpochMetrics
+from imsvd.training.optimizers import build_optimizer
+from imsvd.training.processor import keep_freed_memory
+from imsvd.views import ViewsSettings
 
-TITLES: dict[Network, str] = {
-    "small": "Small ResNet of cifar10-cpu: 24-pixel views, batch 128 (ms per image)",
-    "resnet18": "ResNet-18, stride-1 stem: 32-pixel views, batch 64 (ms per image)",
+IMAGES, SIDE = 2048, 32
+_WARM_UP, _LEAST_STEPS, _LOSS_CALLS = 2, 2, 3
+_ENDLESS = 10**6
+
+Loop = Iterator[float]
+"""Runs one training step per item; the item is the seconds spent waiting for views."""
+
+
+class Network(NamedTuple):
+    """A backbone to train: the title of its table and its configuration."""
+
+    title: str
+    config: Callable[[], Config]
+
+
+NETWORKS: dict[str, Network] = {
+    "small": Network(
+        "Small ResNet of cifar10-cpu: 24-pixel views, batch 128 (ms per image)",
+        lambda: recipe("cifar10-cpu"),
+    ),
+    # The recipe's batch of 512 would take a minute per step on two cores.
+    "resnet18": Network(
+        "ResNet-18, stride-1 stem: 32-pixel views, batch 64 (ms per image)",
+        lambda: override(recipe("cifar10"), ["training.batch_size=64"]),
+    ),
 }
 
 
-class Row(NamedTuple):
-    """One line of the table; the parts are milliseconds per image.
+Build = Callable[[Config, Tensor, int], Loop]
+"""Makes a loop from settings, (n, 3, size, size) bytes and a number of cores."""
 
-    Attributes:
-        network: key of `NETWORKS`.
-        contender: key of `CONTENDERS`.
-        images_per_second: median, each image in two views, or None if skipped.
-        views: spent waiting for views.
-        loss: of the loss, forward and backward, timed by itself.
-        rest: of the network, forward and backward, and the optimizer: what remains.
-        times_ours: images a second of ours over those of this one, or None.
-        skipped: why it was not measured, or empty.
-    """
 
-    network: Network
-    contender: str
-    images_per_second: float | None = None
-    views: float | None = None
-    loss: float | None = None
-    rest: float | None = None
-    times_ours: float | None = None
-    skipped: str = ""
+def _ours(ways: Sequence[str] = WAYS) -> Build:
+    def build(config: Config, images: Tensor, cores: int) -> Loop:
+        del cores  # views are made by the threads that train
+        order = EpochOrder(len(images), config.training.batch_size, config.seed)
+        device = torch.device("cpu")
+        batches = MemoryBatches(images, order, config.views, config.seed, device)
+        method = build_method(config.method, build_backbone(config.backbone), len(images))
+        method = method.to(memory_format=torch.channels_last)
+        keep_freed_memory()
+        use_processor_convolutions(method, ways)
+        optimizer = build_optimizer(method, config)
+        metrics = EpochMetrics()
+        steps = batches.steps(0, _ENDLESS)
+        while True:
+            before = time.perf_counter()
+            batch = next(steps)
+            waited = time.perf_counter() - before
+            output = method(batch.views, batch.samples)
+            optimizer.zero_grad()
+            output.loss.backward()
+            optimizer.step()
+            method.after_step(0.5)
+            with torch.no_grad():
+                metrics.update(output, method.statistics(output.embedding))
+            yield waited
+
+    return build
+
+
+class _PilDataset(Dataset[list[Tensor]]):
+    """Images in memory, as torchvision's CIFAR-10 holds them, and lightly's views of them."""
+
+    def __init__(self, images: Tensor, views: ViewsSettings) -> None:
+        self.pixels = images.permute(0, 2, 3, 1).contiguous().numpy()
+        self.views = lightly_views(views)
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def __getitem__(self, index: int) -> list[Tensor]:
+        image = Image.fromarray(self.pixels[index])
+        return [view(image) for view in self.views]
+
+
+def _lightly(*, tuned: bool, every_core: bool = True) -> Build:
+    def build(config: Config, images: Tensor, cores: int) -> Loop:
+        layout = torch.channels_last if tuned else torch.contiguous_format
+        network = lightly_network(config).to(memory_format=layout)
+        optimizer = _plain_optimizer(network, config)
+        batches = _lightly_batches(config, images, cores if every_core else 1)
+        units = _method(config).units
+        assert isinstance(units, int)
+        while True:
+            before = time.perf_counter()
+            views = next(batches)
+            waited = time.perf_counter() - before
+            embeddings = [network(view.to(memory_format=layout)) for view in views]
+            # The loss leaves gradients at the embeddings; the network's backward starts there.
+            first, second = (each.detach().requires_grad_() for each in embeddings)
+            FORMS["dense"].make(first, second, units)
+            optimizer.zero_grad()
+            torch.autograd.backward(embeddings, [first.grad, second.grad])
+            optimizer.step()
+            yield waited
+
+    return build
+
+
+def lightly_network(config: Config) -> nn.Sequential:
+    """Return the configured backbone with lightly's projection head."""
+    from lightly.models.modules.heads import ProjectionHead  # noqa: PLC0415 - an optional package
+
+    backbone = build_backbone(config.backbone)
+    widths = (feature_width(backbone), *_method(config).projector)
+    blocks: list[Any] = [
+        (inputs, outputs, nn.BatchNorm1d(outputs), nn.ReLU(inplace=True), True)
+        for inputs, outputs in itertools.pairwise(widths[:-1])
+    ]
+    blocks.append((widths[-2], widths[-1], None, None, False))
+    return nn.Sequential(backbone, ProjectionHead(blocks))
+
+
+def _plain_optimizer(network: nn.Module, config: Config) -> torch.optim.Optimizer:
+    settings, lr = config.optimizer, config.peak_lr
+    decay, parameters = settings.weight_decay, network.parameters()
+    if settings.name == "sgd":
+        return torch.optim.SGD(parameters, lr=lr, momentum=settings.momentum, weight_decay=decay)
+    return torch.optim.AdamW(parameters, lr=lr, betas=settings.betas, weight_decay=decay)
+
+
+def _lightly_batches(config: Config, images: Tensor, workers: int) -> Iterator[list[Tensor]]:
+    dataset = _PilDataset(images, config.views)
+    size = config.training.batch_size
+    sampler = RandomSampler(dataset, replacement=True, num_samples=_ENDLESS * size)
+    loader = DataLoader(
+        dataset, size, sampler=sampler, num_workers=workers, persistent_workers=True, drop_last=True
+    )
+    return iter(loader)
+
+
+def _method(config: Config) -> IMSVDSettings:
+    assert isinstance(config.method, IMSVDSettings)
+    return config.method
+
+
+CONTENDERS: dict[str, Contender[Build]] = {
+    "ours": Contender("imsvd", _ours()),
+    "lightly": Contender("lightly", _lightly(tuned=False), ("lightly",)),
+    "lightly-tuned": Contender("lightly, tuned", _lightly(tuned=True), ("lightly",)),
+    "lightly-tuned-1": Contender(
+        "lightly, tuned, 1 worker", _lightly(tuned=True, every_core=False), ("lightly",)
+    ),
+}
+CONVOLUTIONS: dict[str, Contender[Build]] = {
+    "ours": CONTENDERS["ours"],
+    "no-winograd": Contender("without Winograd", _ours(["products"])),
+    "no-products": Contender("without matrix products", _ours(["winograd"])),
+    "torch": Contender("torch's convolutions only", _ours([])),
+}
+"""Our loop with parts of `imsvd.networks.convolution` switched off."""
+
+
+def random_images(count: int, size: int) -> Tensor:
+    """Return (count, 3, size, size) bytes; the cost of a step does not depend on the content."""
+    values = np.random.default_rng(0).integers(0, 256, (count, 3, size, size), dtype=np.uint8)
+    return torch.from_numpy(values)
+
+
+@dataclass(frozen=True)
+class StepCase(Case):
+    """A loop that trains a key of `NETWORKS` for at least so many seconds."""
+
+    network: str
+    seconds: float
+
+
+class _Step(Benchmark[StepCase]):
+    case = StepCase
+    contenders = CONTENDERS | CONVOLUTIONS
+    heading = "A whole training step"
+    first_column = "loop"
+    columns = (
+        Column("images/s", "images_per_second", ",.0f"),
+        Column("views/s", "views_per_second", ",.0f"),
+        Column("ms waiting for views", "views", ".3f"),
+        Column("ms network and optimizer", "rest", ".3f"),
+        Column("ms loss", "loss", ".3f"),
+        Column("time / ours", "times_ours"),
+    )
+    ratios = (Ratio("times_ours", "milliseconds", {"contender": "ours"}),)
+    hidden = ("seconds",)
+    packages = ("lightly",)
+
+    def title(self, row: Row) -> str:
+        return NETWORKS[row["network"]].title
+
+    def measure(self, case: StepCase) -> Numbers:
+        cores = os.cpu_count() or 1
+        torch.set_num_threads(cores)
+        torch.manual_seed(0)
+        config = NETWORKS[case.network].config()
+        build = self.contenders[case.contender].make
+        loop = build(config, random_images(IMAGES, SIDE), cores)
+        for _ in range(_WARM_UP):
+            next(loop)
+        steps, views, start = 0, 0.0, time.perf_counter()
+        while steps < _LEAST_STEPS or time.perf_counter() - start < case.seconds:
+            views += next(loop)
+            steps += 1
+        seconds = time.perf_counter() - start
+        del loop  # also ends its workers
+        form = "dense" if case.contender.startswith("lightly") else "ours"
+        loss = steps * _loss_seconds(config, form)
+        images = steps * config.training.batch_size
+        return {
+            "images_per_second": images / seconds,
+            "views_per_second": 2 * images / seconds,
+            "milliseconds": 1000 * seconds / images,
+            "views": 1000 * views / images,
+            "loss": 1000 * loss / images,
+            "rest": 1000 * max(0.0, seconds - views - loss) / images,
+        }
+
+
+def _loss_seconds(config: Config, form: str) -> float:
+    """Time the loss alone, forward and backward, on random embeddings: the best of a few calls."""
+    method = _method(config)
+    assert isinstance(method.units, int)
+    best = float("inf")
+    for _ in range(_LOSS_CALLS):
+        shape = config.training.batch_size, method.projector[-1]
+        first, second = (torch.randn(shape).requires_grad_() for _ in range(2))
+        before = time.perf_counter()
+        FORMS[form].make(first, second, method.units)
+        best = min(best, time.perf_counter() - before)
+    return best
+
+
+BENCHMARK = _Step()
 
 
 def run(
@@ -68,108 +283,20 @@ def run(
     *,
     contenders: Sequence[str] = tuple(CONTENDERS),
 ) -> list[Row]:
-    """Measure, show the tables, and write `output` as .json and .md if given.
+    """Compare keys of `CONTENDERS` or `CONVOLUTIONS` on keys of `NETWORKS`.
 
-    Args:
-        networks: keys of `NETWORKS`.
-        seconds: least duration of one measurement, after two steps to warm up.
-        repeats: fresh processes per contender and network.
-        console: where progress and the tables go.
-        output: path of the results, whose suffix is replaced.
-        contenders: keys of `CONTENDERS`.
+    A measurement lasts at least `seconds`, after two steps to warm up.
     """
-    console = console or Console()
-    chosen = _check(networks, seconds, repeats)
-    cores = os.cpu_count() or 1
-    cases = [
-        Case(contender, network, cores, seconds) for network in chosen for contender in contenders
-    ]
-    reasons = {case: _reason_to_skip(case) for case in cases}
-    measured = measure_in_turn(
-        [case for case in cases if not reasons[case]], repeats, _measure, _describe, console
-    )
-    rows = _with_ratios([_row(case, measured.get(case), reasons[case]) for case in cases])
-    for table in _tables(rows):
-        show_table(table, console)
-    if output is not None:
-        write(rows, output)
-    return rows
-
-
-def _check(networks: Sequence[str], seconds: float, repeats: int) -> list[Network]:
-    check_duration(seconds, repeats)
+    if seconds <= 0:
+        raise InputError(f"seconds = {seconds}: choose more than 0.")
     unknown = [name for name in networks if name not in NETWORKS]
     if unknown or not networks:
         name = unknown[0] if unknown else ""
         raise InputError(f"network {name!r} is not measured; choose among {', '.join(NETWORKS)}.")
-    return [network for network in NETWORKS if network in networks]
-
-
-def _reason_to_skip(case: Case) -> str:
-    return missing_packages(CONTENDERS[case.contender].needs)
-
-
-def _describe(case: Case) -> str:
-    return f"{CONTENDERS[case.contender].label}, {case.network}"
-
-
-def _measure(case: Case) -> Measurement:
-    variables = {"OMP_NUM_THREADS": str(case.cores)}
-    return Measurement(**measure_afresh("imsvd.bench.step_case", case._asdict(), variables))
-
-
-def _row(case: Case, measurements: list[Measurement] | None, reason: str) -> Row:
-    row = Row(case.network, case.contender, skipped=reason)
-    if not measurements:
-        return row
-    views = 1000 * statistics.median(one.views / one.images for one in measurements)
-    loss = 1000 * statistics.median(one.loss / one.images for one in measurements)
-    rate = statistics.median(one.images / one.seconds for one in measurements)
-    return row._replace(
-        images_per_second=rate, views=views, loss=loss, rest=max(0.0, 1000 / rate - views - loss)
-    )
-
-
-def _with_ratios(rows: Sequence[Row]) -> list[Row]:
-    ours = {row.network: row.images_per_second for row in rows if row.contender == "ours"}
-
-    def ratio(row: Row) -> float | None:
-        reference = ours.get(row.network)
-        return reference / row.images_per_second if reference and row.images_per_second else None
-
-    return [row._replace(times_ours=ratio(row)) for row in rows]
-
-
-_COLUMNS = (
-    "loop",
-    "images/s",
-    "views/s",
-    "ms waiting for views",
-    "ms network and optimizer",
-    "ms loss",
-    "ours is faster by",
-)
-
-
-def _cells(row: Row) -> list[str]:
-    rate = row.images_per_second or 0
-    parts = [f"{part or 0:.3f}" for part in (row.views, row.rest, row.loss)]
-    ratio = "" if row.times_ours is None or row.contender == "ours" else f"{row.times_ours:.2f} x"
-    values = [f"{rate:,.0f}", f"{2 * rate:,.0f}", *parts, ratio]
-    return cells_of(CONTENDERS[row.contender].label, values, row.skipped)
-
-
-def _tables(rows: Sequence[Row]) -> list[TableContent]:
-    measured = {row.network for row in rows}
-    return [
-        TableContent(title, _COLUMNS, [_cells(row) for row in rows if row.network == network])
-        for network, title in TITLES.items()
-        if network in measured
+    cases = [
+        StepCase(contender, network, seconds)
+        for network in NETWORKS
+        if network in networks
+        for contender in contenders
     ]
-
-
-def write(rows: Sequence[Row], path: Path) -> None:
-    """Write the results as `path` with suffix .json and as Markdown tables with suffix .md."""
-    facts = {**environment(), **package_versions(["lightly"])}
-    content = [row._asdict() for row in rows]
-    write_tables(path, "A whole step of training", facts, content, _tables(rows))
+    return BENCHMARK.run(cases, repeats, console, output)

@@ -1,61 +1,365 @@
-"""`imsvd bench views`: two views of an image, by our pipeline and by those people use instead.
+"""`imsvd bench views`: two views of an image, by our pipeline and by its alternatives.
 
-Every measurement runs in a fresh process on one thread; repeats go round all contenders in turn, so
-that a slow minute of the machine falls on all of them. The table shows medians.
+All pipelines are built from the same `ViewsSettings`, hence have the same distribution of
+augmentations, and are used as their documentation recommends; each decodes an image once for all
+its views. A batch is a list of JPEG files ("photographs") or uint8 (n, height, width, 3) in memory
+("small"). Each measurement runs on one thread and counts processor time, so that other programs on
+the machine have little influence.
 """
 
-import statistics
-from collections.abc import Sequence
+import io
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image, ImageFilter
 from rich.console import Console
+from torch import Tensor
+from torchvision import transforms
+from torchvision.io import ImageReadMode, decode_jpeg
+from torchvision.transforms import v2
 
-from imsvd.bench.rounds import (
-    TableContent,
-    cells_of,
-    check_duration,
-    measure_afresh,
-    measure_in_turn,
-    missing_packages,
-    package_versions,
-    show_table,
-    write_tables,
-)
-from imsvd.bench.views_case import Case, Measurement
-from imsvd.bench.views_pipelines import CONTENDERS, Task
+from imsvd.bench.comparison import Benchmark, Case, Column, Contender, Numbers, Ratio, Row
+from imsvd.datasets import EncodedSource, ImageFolderSource
 from imsvd.errors import InputError
-from imsvd.provenance import environment
+from imsvd.views import (
+    ViewSettings,
+    ViewsSettings,
+    batch_views,
+    cifar_views,
+    normalize,
+    paper_views,
+    read_batch,
+)
+from imsvd.views.resampling import blur_kernel_size
 
-TITLES: dict[Task, str] = {
+TITLES = {
     "photographs": "JPEG files to two 224-pixel views",
     "small": "32-pixel images in memory to two views",
 }
-_PACKAGES = ("torchvision", "pillow", "opencv-python-headless", "simplejpeg")
-_COMPETITORS = ("lightly", "albumentations", "kornia")
-# Every batch is as large as the one before. Keeping its memory, rather than giving it back to the
-# system and taking it again, spares all contenders page faults that can cost more than the work.
-_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
+MAX_IMAGES = {"photographs": 500, "small": 4096}
+_BATCH = {"photographs": 32, "small": 256}
+
+Task = Literal["photographs", "small"]
+Files = Sequence[bytes]
+Pixels = npt.NDArray[np.uint8]
+Items = Files | Pixels
+Pipeline = Callable[[Any], list[Tensor]]
+"""Turns a batch of images into one (n, 3, size, size) float32 tensor per view."""
 
 
-class Row(NamedTuple):
-    """One line of the table.
+Build = Callable[[ViewsSettings, Task], Pipeline]
 
-    Attributes:
-        task: key of `TITLES`.
-        contender: key of `CONTENDERS`.
-        images_per_second: median on one core, each image made into two views, or None if skipped.
-        milliseconds: of one core per image, or None.
-        times_ours: images a second of ours over those of this one, or None.
-        skipped: why it was not measured, or empty.
-    """
+
+class _InMemory(EncodedSource):
+    """Files that are already in memory."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def encoded(self, index: int) -> bytes:
+        return self.files[index]
+
+    def identity(self, index: int) -> str:
+        return str(index)
+
+    def fingerprint(self) -> str:
+        return ""
+
+
+def _one_by_one(read: Callable[[Any], Any], views: Sequence[Callable[[Any], Any]]) -> Pipeline:
+    """Return a pipeline that makes views image by image and stacks them, as a loader does."""
+
+    def run(items: Items) -> list[Tensor]:
+        samples = []
+        for item in items:
+            image = read(item)
+            samples.append([view(image) for view in views])
+        return [torch.stack(view) for view in zip(*samples, strict=True)]
+
+    return run
+
+
+def _ours(settings: ViewsSettings, task: Task) -> Pipeline:
+    def photographs(files: Files) -> list[Tensor]:
+        batch = read_batch(_InMemory(files), settings, 0, 0, range(len(files)))
+        pairs = zip(batch.views, settings.every, strict=True)
+        return [normalize(levels, view) for levels, view in pairs]
+
+    def small(images: Pixels) -> list[Tensor]:
+        batch = torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
+        return batch_views(batch, settings, seed=0, epoch=0, indices=np.arange(len(images)))
+
+    return photographs if task == "photographs" else small
+
+
+def _read_pil(item: bytes | Pixels) -> Image.Image:
+    if isinstance(item, bytes):
+        return Image.open(io.BytesIO(item)).convert("RGB")
+    return Image.fromarray(item)
+
+
+def _pil_blur(view: ViewSettings) -> Callable[[Image.Image], Image.Image]:
+    """Blur as the authors' code of VICReg and IMSVD does; faster than torchvision on PIL images."""
+
+    def blur(image: Image.Image) -> Image.Image:
+        radius = float(torch.empty(1).uniform_(*view.blur_sigma))
+        return image.filter(ImageFilter.GaussianBlur(radius))
+
+    return blur
+
+
+def _torchvision_pil(settings: ViewsSettings, task: Task) -> Pipeline:
+    del task
+    return _one_by_one(_read_pil, [_pil_view(view) for view in settings.views])
+
+
+def _pil_view(view: ViewSettings) -> Callable[[Any], Any]:
+    colors = (view.brightness, view.contrast, view.saturation, view.hue)
+    steps = [
+        transforms.RandomResizedCrop(view.size, view.crop_scale, view.crop_ratio),
+        transforms.RandomHorizontalFlip(view.flip_probability),
+        transforms.RandomApply([transforms.ColorJitter(*colors)], view.jitter_probability),
+        transforms.RandomGrayscale(view.gray_probability),
+        transforms.RandomApply([transforms.Lambda(_pil_blur(view))], view.blur_probability),
+        transforms.RandomSolarize(128, view.solarize_probability),
+        transforms.ToTensor(),
+        transforms.Normalize(view.mean, view.std),
+    ]
+    return transforms.Compose(steps)  # type: ignore[no-any-return]
+
+
+def _read_tensor(item: bytes | Pixels) -> Tensor:
+    if isinstance(item, bytes):
+        data = torch.frombuffer(bytearray(item), dtype=torch.uint8)
+        return decode_jpeg(data, mode=ImageReadMode.RGB)  # type: ignore[no-any-return]
+    return torch.from_numpy(item).permute(2, 0, 1)
+
+
+def _torchvision_v2(settings: ViewsSettings, task: Task) -> Pipeline:
+    del task
+    return _one_by_one(_read_tensor, [_v2_view(view) for view in settings.views])
+
+
+def _v2_view(view: ViewSettings) -> Callable[[Any], Any]:
+    colors = (view.brightness, view.contrast, view.saturation, view.hue)
+    blur = v2.GaussianBlur(blur_kernel_size(view.size), view.blur_sigma)
+    steps = [
+        v2.RandomResizedCrop(view.size, view.crop_scale, view.crop_ratio, antialias=True),
+        v2.RandomHorizontalFlip(view.flip_probability),
+        v2.RandomApply([v2.ColorJitter(*colors)], view.jitter_probability),
+        v2.RandomGrayscale(view.gray_probability),
+        v2.RandomApply([blur], view.blur_probability),
+        v2.RandomSolarize(128, view.solarize_probability),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.Normalize(view.mean, view.std),
+    ]
+    return v2.Compose(steps)  # type: ignore[no-any-return]
+
+
+def _lightly(settings: ViewsSettings, task: Task) -> Pipeline:
+    del task
+    return _one_by_one(_read_pil, lightly_views(settings))
+
+
+def lightly_views(settings: ViewsSettings) -> list[Callable[[Any], Tensor]]:
+    """Return lightly's transform of each view, from a PIL image to a normalized tensor."""
+    from lightly.transforms import byol_transform  # noqa: PLC0415 - an optional package
+
+    return [
+        byol_transform.BYOLView1Transform(
+            input_size=view.size,
+            min_scale=view.crop_scale[0],
+            hf_prob=view.flip_probability,
+            cj_prob=view.jitter_probability,
+            cj_bright=view.brightness,
+            cj_contrast=view.contrast,
+            cj_sat=view.saturation,
+            cj_hue=view.hue,
+            random_gray_scale=view.gray_probability,
+            gaussian_blur=view.blur_probability,
+            sigmas=view.blur_sigma,
+            solarization_prob=view.solarize_probability,
+            normalize={"mean": list(view.mean), "std": list(view.std)},
+        )
+        for view in settings.views
+    ]
+
+
+def _albumentations(antialias: bool) -> Build:
+    def build(settings: ViewsSettings, task: Task) -> Pipeline:
+        import cv2  # noqa: PLC0415 - an optional package
+
+        del task
+        cv2.setNumThreads(0)
+
+        def read(item: bytes | Pixels) -> Any:
+            if not isinstance(item, bytes):
+                return item
+            return cv2.imdecode(np.frombuffer(item, np.uint8), cv2.IMREAD_COLOR_RGB)
+
+        return _one_by_one(read, [_albumentations_view(v, antialias) for v in settings.views])
+
+    return build
+
+
+def _albumentations_view(view: ViewSettings, antialias: bool) -> Callable[[Any], Tensor]:
+    os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # no request to the network on import
+    import albumentations as alb  # noqa: PLC0415 - an optional package
+    from albumentations.pytorch import ToTensorV2  # noqa: PLC0415
+
+    steps = [
+        alb.RandomResizedCrop(
+            (view.size, view.size),
+            view.crop_scale,
+            view.crop_ratio,
+            area_for_downscale="image" if antialias else None,
+        ),
+        alb.HorizontalFlip(p=view.flip_probability),
+        alb.ColorJitter(
+            *((1 - s, 1 + s) for s in (view.brightness, view.contrast, view.saturation)),
+            (-view.hue, view.hue),
+            p=view.jitter_probability,
+        ),
+        alb.ToGray(p=view.gray_probability),
+        alb.GaussianBlur(0, view.blur_sigma, p=view.blur_probability),
+        alb.Solarize((0.5, 0.5), p=view.solarize_probability),
+        alb.Normalize(view.mean, view.std),
+        ToTensorV2(),
+    ]
+    compose = alb.Compose(steps)
+    return lambda image: compose(image=image)["image"]
+
+
+def _kornia(settings: ViewsSettings, task: Task) -> Pipeline:
+    """Crop photographs one by one, as they differ in size; do the rest on whole batches."""
+    import kornia.augmentation as kornia  # noqa: PLC0415 - an optional package
+
+    crops = [
+        kornia.RandomResizedCrop((view.size, view.size), view.crop_scale, view.crop_ratio)
+        for view in settings.views
+    ]
+    colors = [_kornia_colors(view) for view in settings.views]
+
+    def photographs(files: Files) -> list[Tensor]:
+        images = [_read_tensor(file)[None].to(torch.float32).div_(255) for file in files]
+        return [
+            color(torch.cat([crop(image) for image in images]))
+            for crop, color in zip(crops, colors, strict=True)
+        ]
+
+    def small(images: Pixels) -> list[Tensor]:
+        batch = torch.from_numpy(images).permute(0, 3, 1, 2).to(torch.float32).div_(255)
+        return [color(crop(batch)) for crop, color in zip(crops, colors, strict=True)]
+
+    return photographs if task == "photographs" else small
+
+
+def _kornia_colors(view: ViewSettings) -> Callable[[Tensor], Tensor]:
+    import kornia.augmentation as kornia  # noqa: PLC0415 - an optional package
+
+    colors = (view.brightness, view.contrast, view.saturation, view.hue)
+    kernel = blur_kernel_size(view.size)
+    steps = [
+        kornia.RandomHorizontalFlip(p=view.flip_probability),
+        kornia.ColorJitter(*colors, p=view.jitter_probability),
+        kornia.RandomGrayscale(p=view.gray_probability),
+        kornia.RandomGaussianBlur((kernel, kernel), view.blur_sigma, p=view.blur_probability),
+        kornia.RandomSolarize(0.0, 0.0, p=view.solarize_probability),
+        kornia.Normalize(torch.tensor(view.mean), torch.tensor(view.std)),
+    ]
+    return torch.nn.Sequential(*steps)
+
+
+CONTENDERS: dict[str, Contender[Build]] = {
+    "ours": Contender("imsvd", _ours),
+    "torchvision-pil": Contender("torchvision, PIL", _torchvision_pil),
+    "torchvision-v2": Contender("torchvision v2, tensors", _torchvision_v2),
+    "lightly": Contender("lightly", _lightly, ("lightly",)),
+    "albumentations": Contender(
+        "albumentations, aliased", _albumentations(antialias=False), ("albumentations", "cv2")
+    ),
+    "albumentations-area": Contender(
+        "albumentations, antialiased", _albumentations(antialias=True), ("albumentations", "cv2")
+    ),
+    "kornia": Contender("kornia", _kornia, ("kornia",)),
+}
+
+
+@dataclass(frozen=True)
+class ViewsCase(Case):
+    """A pipeline on the images of a folder, for at least so many seconds."""
 
     task: Task
-    contender: str
-    images_per_second: float | None = None
-    milliseconds: float | None = None
-    times_ours: float | None = None
-    skipped: str = ""
+    folder: str
+    seconds: float
+
+
+class _Views(Benchmark[ViewsCase]):
+    case = ViewsCase
+    contenders = CONTENDERS
+    heading = "Two views of an image"
+    first_column = "pipeline"
+    columns = (
+        Column("images/s per core", "images_per_second", ",.0f"),
+        Column("ms per image", "milliseconds", ".3f"),
+        Column("time / ours", "times_ours"),
+    )
+    ratios = (Ratio("times_ours", "milliseconds", {"contender": "ours"}),)
+    hidden = ("folder", "seconds")
+    packages = (
+        *("torchvision", "pillow", "opencv-python-headless", "simplejpeg"),
+        *("lightly", "albumentations", "kornia"),
+    )
+
+    def title(self, row: Row) -> str:
+        return TITLES[row["task"]]
+
+    def variables(self, case: ViewsCase) -> Mapping[str, str]:
+        del case
+        # Every batch needs as much memory as the one before. Returning it to the system in between
+        # causes page faults that can cost more than the work itself.
+        kept = {"MALLOC_MMAP_THRESHOLD_": str(2**25), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
+        return {"OMP_NUM_THREADS": "1", **kept}
+
+    def measure(self, case: ViewsCase) -> Numbers:
+        torch.set_num_threads(1)
+        settings = paper_views() if case.task == "photographs" else cifar_views()
+        items, batch = read_items(case.task, Path(case.folder)), _BATCH[case.task]
+        pipeline = CONTENDERS[case.contender].make(settings, case.task)
+        pipeline(items[:batch])
+        images, seconds, start = 0, 0.0, 0
+        # Whole passes, so that every contender sees each image equally often.
+        while seconds < case.seconds or start:
+            chosen = items[start : start + batch]
+            before = time.process_time()
+            pipeline(chosen)
+            seconds += time.process_time() - before
+            images += len(chosen)
+            start = start + batch if start + batch < len(items) else 0
+        return {"images_per_second": images / seconds, "milliseconds": 1000 * seconds / images}
+
+
+def read_items(task: Task, folder: Path) -> Items:
+    """Return images spread evenly over a folder: files, or small ones as (n, height, width, 3)."""
+    source = ImageFolderSource(folder)
+    count = min(MAX_IMAGES[task], len(source))
+    spread = np.linspace(0, len(source) - 1, count).astype(int).tolist()
+    if task == "photographs":
+        return [source.encoded(index) for index in spread]
+    return np.stack([source.read(index).permute(1, 2, 0).numpy() for index in spread])
+
+
+BENCHMARK = _Views()
 
 
 def run(
@@ -68,90 +372,19 @@ def run(
     repeats: int = 3,
     contenders: Sequence[str] = tuple(CONTENDERS),
 ) -> list[Row]:
-    """Measure, show the tables, and write `output` as .json and .md if given.
+    """Compare pipelines on a folder of JPEG photographs, of `small` images of one size, or both.
 
-    Args:
-        images: folder of JPEG photographs, or None to leave them out.
-        small: folder of small images of one size, or None to leave them out.
-        seconds: processor time of one measurement, rounded up to a whole pass over the images.
-        console: where progress and the tables go.
-        output: path of the results, whose suffix is replaced.
-        repeats: fresh processes per contender.
-        contenders: keys of `CONTENDERS`.
+    A measurement takes `seconds` of processor time, rounded up to a whole pass over the images.
     """
-    console = console or Console()
-    folders: dict[Task, Path | None] = {"photographs": images, "small": small}
-    check_duration(seconds, repeats)
-    if not any(folders.values()):
+    if seconds <= 0:
+        raise InputError(f"seconds = {seconds}: choose more than 0.")
+    if images is None and small is None:
         raise InputError("give a folder of photographs, of small images, or both.")
+    folders: dict[Task, Path | None] = {"photographs": images, "small": small}
     cases = [
-        Case(contender, task, str(folder), seconds)
+        ViewsCase(contender, task, str(folder), seconds)
         for task, folder in folders.items()
         if folder is not None
         for contender in contenders
     ]
-    reasons = {case: _reason_to_skip(case) for case in cases}
-    measured = measure_in_turn(
-        [case for case in cases if not reasons[case]], repeats, _measure, _describe, console
-    )
-    rows = _with_ratios([_row(case, measured.get(case), reasons[case]) for case in cases])
-    for table in _tables(rows):
-        show_table(table, console)
-    if output is not None:
-        write(rows, output)
-    return rows
-
-
-def _reason_to_skip(case: Case) -> str:
-    return missing_packages(CONTENDERS[case.contender].needs)
-
-
-def _describe(case: Case) -> str:
-    return f"{CONTENDERS[case.contender].label}, {case.task}"
-
-
-def _measure(case: Case) -> Measurement:
-    variables = {**_MEMORY, "OMP_NUM_THREADS": "1"}
-    return Measurement(**measure_afresh("imsvd.bench.views_case", case._asdict(), variables))
-
-
-def _row(case: Case, measurements: list[Measurement] | None, reason: str) -> Row:
-    if not measurements:
-        return Row(case.task, case.contender, skipped=reason)
-    rate = statistics.median(one.images / one.seconds for one in measurements)
-    return Row(case.task, case.contender, rate, 1000 / rate)
-
-
-def _with_ratios(rows: Sequence[Row]) -> list[Row]:
-    ours = {row.task: row.images_per_second for row in rows if row.contender == "ours"}
-
-    def ratio(row: Row) -> float | None:
-        reference = ours.get(row.task)
-        return reference / row.images_per_second if reference and row.images_per_second else None
-
-    return [row._replace(times_ours=ratio(row)) for row in rows]
-
-
-_COLUMNS = ("pipeline", "images/s per core", "ms per image", "ours is faster by")
-
-
-def _cells(row: Row) -> list[str]:
-    ratio = "" if row.times_ours is None or row.contender == "ours" else f"{row.times_ours:.2f} x"
-    values = [f"{row.images_per_second or 0:,.0f}", f"{row.milliseconds or 0:.3f}", ratio]
-    return cells_of(CONTENDERS[row.contender].label, values, row.skipped)
-
-
-def _tables(rows: Sequence[Row]) -> list[TableContent]:
-    measured = {row.task for row in rows}
-    return [
-        TableContent(title, _COLUMNS, [_cells(row) for row in rows if row.task == task])
-        for task, title in TITLES.items()
-        if task in measured
-    ]
-
-
-def write(rows: Sequence[Row], path: Path) -> None:
-    """Write the results as `path` with suffix .json and as Markdown tables with suffix .md."""
-    facts = {**environment(), **package_versions((*_PACKAGES, *_COMPETITORS))}
-    content = [row._asdict() for row in rows]
-    write_tables(path, "Two views of an image", facts, content, _tables(rows))
+    return BENCHMARK.run(cases, repeats, console, output)

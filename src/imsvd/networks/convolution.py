@@ -6,7 +6,8 @@ is made of whole tiles, `winograd` does everything with fewer multiplications. W
 depends on shapes alone, so that a run can be repeated.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,8 @@ from torch.autograd.function import once_differentiable
 
 from imsvd.networks import winograd
 
+WAYS = ("winograd", "products")
+"""The faster ways; `imsvd bench step --convolutions` measures what each of them gains."""
 # On two cores of an EPYC with AVX2: below, oneDNN is as fast or faster.
 _LEAST_CHANNELS = 64
 # Copies of the pixels that each weight has met, for a part of the batch; best near the cache's size.
@@ -27,6 +30,8 @@ class ProcessorConv2d(nn.Conv2d):
     Without gradients, with other data than float32 of a CPU in channels_last, or with few channels
     it is its base class.
     """
+
+    ways: Sequence[str] = WAYS
 
     @staticmethod
     def fits(module: nn.Module) -> bool:
@@ -44,9 +49,14 @@ class ProcessorConv2d(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name that nn.Conv2d gives it
         """(n, in_channels, height, width) to (n, out_channels, …)."""
-        if not (self._trains_here(input) and not torch.is_autocast_enabled("cpu")):
+        if not self._trains_here(input) or torch.is_autocast_enabled("cpu"):
             return super().forward(input)
-        convolution = _Winograd if self._has_tiles(input) else _Direct
+        if "winograd" in self.ways and self._has_tiles(input):
+            convolution: type[_Winograd | _Direct] = _Winograd
+        elif "products" in self.ways:
+            convolution = _Direct
+        else:
+            return super().forward(input)
         result: Tensor = convolution.apply(input, self.weight, self.stride, self.padding)
         return result
 
@@ -67,12 +77,13 @@ class ProcessorConv2d(nn.Conv2d):
         ) and images.shape[2] % winograd.TILE == images.shape[3] % winograd.TILE == 0
 
 
-def use_processor_convolutions(network: nn.Module) -> None:
+def use_processor_convolutions(network: nn.Module, ways: Sequence[str] = WAYS) -> None:
     """Let every convolution that can train faster on a CPU do so; weights and their names stay."""
     for module in network.modules():
         if ProcessorConv2d.fits(module):
             # It has the same state and differs in what it does only.
             module.__class__ = ProcessorConv2d
+            cast(ProcessorConv2d, module).ways = ways
 
 
 class _Direct(torch.autograd.Function):

@@ -6,8 +6,10 @@ import torch
 from rich.console import Console
 from torch import nn
 
+from imsvd.bench import comparison
 from imsvd.bench import heads as bench
-from imsvd.bench.heads_case import BACKBONE, HEADS, Case, Measurement, head_step, measure
+from imsvd.bench.comparison import Numbers
+from imsvd.bench.heads import BACKBONE, BENCHMARK, HEADS, HeadCase, head_step
 from imsvd.losses.imsvd import IMSVDLoss
 from imsvd.networks import projector
 from tests.training.tiny import CommandLine
@@ -20,7 +22,7 @@ def gradients(head: str) -> list[torch.Tensor]:
     torch.manual_seed(0)
     network = projector((6, 8, 12))
     views = [torch.randn(16, 6).requires_grad_() for _ in range(2)]
-    seconds, loss = head_step(network, views, HEADS[head].loss_step, UNITS)
+    seconds, loss = head_step(network, views, HEADS[head].make, UNITS)
     assert 0 < loss < seconds
     return [value.grad for value in (*network.parameters(), *views) if value.grad is not None]
 
@@ -46,25 +48,30 @@ def test_a_second_step_does_not_add_to_the_gradients_of_the_first() -> None:
     network = nn.Linear(3, 2)
     views = [torch.ones(4, 3).requires_grad_() for _ in range(2)]
     network.weight.grad = torch.full_like(network.weight, 100)
-    head_step(network, views, HEADS["barlow"].loss_step, UNITS)
+    head_step(network, views, HEADS["barlow"].make, UNITS)
     assert network.weight.grad.abs().max() < 50
 
 
 def test_parts_add_up_and_ratios_are_to_imsvd(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = {"imsvd": 10.0, "vicreg": 20.0, BACKBONE: 4.0}
 
-    def made_up(case: Case) -> Measurement:
-        return Measurement(seconds.get(case.head, 30.0), 6.0, 0.5, 2**30)
+    def made_up(_: object, case: HeadCase) -> Numbers:
+        return {
+            "seconds": seconds.get(case.contender, 30.0),
+            "loss": 6.0,
+            "share": 0.5,
+            "peak_mib": 1024.0,
+        }
 
-    monkeypatch.setattr(bench, "_measure", made_up)
+    monkeypatch.setattr(comparison, "measure_in_child", made_up)
     ours, vicreg, *_, barlow = bench.run(64, TINY, 1, Console(quiet=True), units=UNITS)
-    assert ours.backbone == 0.5  # four seconds of eight images
-    assert (ours.projector, ours.loss, ours.step, ours.peak_mib) == (4, 6, 10, 1024)
-    assert (ours.whole, vicreg.whole) == (10 + 64 * 0.5, 20 + 64 * 0.5)
-    assert ours.process == 0.5 + 6 + 2 * 0.5
-    assert (vicreg.step_ratio, vicreg.whole_ratio) == (2, 52 / 42)
-    assert (ours.paper_hours, vicreg.paper_hours, barlow.paper_hours) == (8.5, 11, 12)
-    assert vicreg.paper_ratio == pytest.approx(11 / 8.5)
+    assert ours["backbone"] == 0.5  # four seconds of eight images
+    assert [ours[key] for key in ("projector", "loss", "step", "peak_mib")] == [4, 6, 10, 1024]
+    assert (ours["whole"], vicreg["whole"]) == (10 + 64 * 0.5, 20 + 64 * 0.5)
+    assert ours["process"] == 0.5 + 6 + 2 * 0.5
+    assert (vicreg["step_ratio"], vicreg["whole_ratio"]) == (2, 52 / 42)
+    assert [row["paper_hours"] for row in (ours, vicreg, barlow)] == [8.5, 11, 12]
+    assert vicreg["paper_ratio"] == pytest.approx(11 / 8.5)
 
 
 def test_every_head_is_measured_with_its_own_projector(
@@ -72,41 +79,41 @@ def test_every_head_is_measured_with_its_own_projector(
 ) -> None:
     widths = {}
 
-    def here(case: Case) -> Measurement:
-        widths[case.head] = case.widths
-        return measure(case._replace(threads=1))
+    def here(_: object, case: HeadCase) -> Numbers:
+        widths[case.contender] = case.widths
+        return BENCHMARK.measure(case)
 
-    monkeypatch.setattr(bench, "_measure", here)
+    monkeypatch.setattr(comparison, "measure_in_child", here)
     console = Console(record=True, width=160)
-    small = bench.BackboneCase(images=2, size=32)
     output = tmp_path / "deep" / "heads"
-    rows = bench.run(64, TINY, 1, console, output, backbone=small, units=UNITS)
+    rows = bench.run(64, TINY, 1, console, output, images=2, size=32, units=UNITS)
     assert widths.pop(BACKBONE) == ()
     assert widths.pop("imsvd") == (2048, *TINY[0])
     assert set(widths.values()) == {(2048, *TINY[1])}
-    assert [row.head for row in rows] == list(HEADS)
-    assert all(0 < row.loss < row.step < row.whole for row in rows)
+    assert [row["contender"] for row in rows] == list(HEADS)
+    assert all(0 < row["loss"] < row["step"] < row["whole"] for row in rows)
     content = json.loads(output.with_suffix(".json").read_text())
     assert [row["widths"] for row in content["rows"][:2]] == [[2048, 8, 12], [2048, 8, 8, 12]]
     page = output.with_suffix(".md").read_text()
     assert "IMSVD's projector is 2048→8→12, the others' 2048→8→8→12" in page
-    assert "measured on a batch of 2 and multiplied" in page
+    assert "(two views, forward and backward) in a batch of 2" in page
     assert "| VICReg, ours | " in page
     assert "Barlow Twins, D x D matrix" in console.export_text()
 
 
 def test_a_fresh_process_counts_weights_and_gradients_in_its_peak() -> None:
-    found = bench._measure(Case("vicreg", 64, (2048, 4096, 80), 80, 32, 32, 1))
-    weights = 4 * 4096 * (2048 + 80)
-    assert 2 * weights < found.peak_bytes < 2 * weights + 128 * 2**20
-    assert 0 < found.share < found.seconds
+    case = HeadCase("vicreg", 64, (2048, 4096, 80), 80, 32)
+    found = comparison.measure_in_child(BENCHMARK, case)
+    weights = 4 * 4096 * (2048 + 80) / 2**20
+    assert 2 * weights < found["peak_mib"] < 2 * weights + 128
+    assert 0 < found["share"] < found["seconds"]
 
 
 @pytest.mark.parametrize(
     ("options", "phrase"),
     [
-        (["--batch", "100"], "choose a multiple of 32 from 64 on"),
-        (["--batch", "32"], "2 or more"),
+        (["--batch", "100"], "choose a multiple of 32, at least 64"),
+        (["--batch", "32"], "at least 2"),
         (["--repeats", "0"], "repeats = 0: choose at least 1"),
         (["--widths", "80"], "'80' is not two lists of widths"),
         (["--widths", "80,0 80"], "every layer needs a width of at least 1"),
