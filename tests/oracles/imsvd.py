@@ -55,6 +55,14 @@ def terms_of_probabilities(
     )
 
 
+def terms(
+    first: Tensor, second: Tensor, sizes: Sequence[int], normalization: str = "averaged"
+) -> Terms:
+    """Eqs. 1 and 11, term by term."""
+    q1, q2 = soft_discretize(first, sizes), soft_discretize(second, sizes)
+    return terms_of_probabilities(q1, q2, sizes, normalization)
+
+
 def loss(
     first: Tensor,
     second: Tensor,
@@ -65,13 +73,12 @@ def loss(
     normalization: str = "averaged",
     joint: str = "cross",
 ) -> Tensor:
-    """Eqs. 1 and 11, weighted; with `joint="within"`, the off-diagonal cells are of each view alone."""
-    q1, q2 = soft_discretize(first, sizes), soft_discretize(second, sizes)
-    terms = terms_of_probabilities(q1, q2, sizes, normalization)
-    similarity = terms.invariance if invariance == "inner_product" else terms.cross_entropy
-    off_diagonal = terms.off_diagonal_entropy
+    """Eqs. 1 and 11, weighted; with `joint="within"`, pairs of variables within each view (Eq. 9)."""
+    found = terms(first, second, sizes, normalization)
+    similarity = found.invariance if invariance == "inner_product" else found.cross_entropy
+    off_diagonal = found.off_diagonal_entropy
     if joint == "within":
-        alone = [terms_of_probabilities(q, q, sizes, normalization) for q in (q1, q2)]
+        alone = [terms(view, view, sizes, normalization) for view in (first, second)]
         off_diagonal = (alone[0].off_diagonal_entropy + alone[1].off_diagonal_entropy) / 2
-    values = (similarity, terms.diagonal_entropy, off_diagonal)
+    values = (similarity, found.diagonal_entropy, off_diagonal)
     return torch.stack([w * v for w, v in zip(weights, values, strict=True)]).sum()

@@ -1,6 +1,6 @@
-"""Reference values of the IMSVD loss: "is this value normal?" at a glance.
+"""Reference values of the IMSVD loss, to tell at a glance whether a value is normal.
 
-Four states with a closed form (Theorem 1 and its opposites), for any units per variable:
+Four states have a closed form (Theorem 1 and its opposites), for any units per variable:
 
 | state | diagonal entropy | off-diagonal entropy | invariance |
 |---|---|---|---|
@@ -10,11 +10,11 @@ Four states with a closed form (Theorem 1 and its opposites), for any units per 
 | batch limit | -Σ min(ln D_m, ln N) | -Σ min(ln D_m1 + ln D_m2, ln N) | 0 |
 
 Ideal: codes one-hot, evenly used and pairwise independent. Uniform: every q even, as at the start
-of training. Collapsed: all samples one-hot on the same units. Batch limit: what N hard codes can
-reach at best, however good the network.
+of training. Collapsed: all samples one-hot on the same units. Batch limit: the best value that N
+hard codes can reach, however good the network.
 
-Single sums run over variables, double ones over ordered pairs of different variables, and both are
-then scaled by the normalization of the loss.
+Single sums run over variables, double ones over ordered pairs of different variables; the
+normalization of the loss scales both.
 """
 
 import math
