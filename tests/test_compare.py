@@ -298,7 +298,7 @@ def test_a_run_that_diverges_is_a_line_in_the_table(
     assert f"Plot: {tmp_path / 'accuracy.png'}" in command.out
     page = (tmp_path / "comparison.md").read_text()
     assert "| imsvd | 0.003 | 1 |" in page
-    assert "Failed: imsvd, lr 3e+29, seed 0: The training features contain NaN" in page
+    assert "Failed: imsvd, lr 3e+29, seed 0: the training features contain NaN" in page
     with (tmp_path / "comparison.csv").open() as file:
         assert [line["status"] for line in csv.DictReader(file)] == [
             "finished",

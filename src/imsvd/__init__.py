@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from imsvd.compare import compare_methods
     from imsvd.encoder import Encoder, load, open_encoder
     from imsvd.errors import InputError
-    from imsvd.evaluation.protocols import evaluate_knn, evaluate_linear_probe
+    from imsvd.evaluation.protocols import evaluate, evaluate_knn, evaluate_linear_probe
     from imsvd.explanations import explain
     from imsvd.losses.imsvd import IMSVDLoss
 
@@ -21,6 +21,7 @@ _HOMES = {
     "IMSVDLoss": "imsvd.losses.imsvd",
     "InputError": "imsvd.errors",
     "compare_methods": "imsvd.compare",
+    "evaluate": "imsvd.evaluation.protocols",
     "evaluate_knn": "imsvd.evaluation.protocols",
     "evaluate_linear_probe": "imsvd.evaluation.protocols",
     "explain": "imsvd.explanations",
@@ -46,6 +47,7 @@ __all__ = [
     "InputError",
     "__version__",
     "compare_methods",
+    "evaluate",
     "evaluate_knn",
     "evaluate_linear_probe",
     "explain",

@@ -15,8 +15,7 @@ from imsvd.config import override
 from imsvd.datasets import ImageSource, open_source
 from imsvd.distributed import rank
 from imsvd.encoder import Encoder, load, untrained_encoder
-from imsvd.evaluation import KNNSettings, chance, knn_attributes
-from imsvd.evaluation.protocols import Split, split_features
+from imsvd.evaluation import FeatureSplits, KNNSettings, chance, encode_splits, knn_attributes
 from imsvd.evaluation.results import append_result
 from imsvd.explanations import explain, report_path
 from imsvd.explanations.galleries import TellingUnit, choose_units
@@ -47,9 +46,9 @@ def run_demo(out: Path, console: Console, settings: list[str]) -> None:
     if rank() != 0:
         return
     data = config.data.source
-    untrained = attribute_accuracies(split_features(untrained_encoder(config), data, console))
+    untrained = attribute_accuracies(encode_splits(untrained_encoder(config), data, console))
     encoder = load(out)
-    split = split_features(encoder, data, console)
+    split = encode_splits(encoder, data, console)
     trained = attribute_accuracies(split)
     accuracies = {
         "chance": {name: chance(labels) for name, labels in split.test.attributes.items()},
@@ -76,7 +75,7 @@ def run_demo(out: Path, console: Console, settings: list[str]) -> None:
     console.print("Next: imsvd pretrain YOUR_FOLDER --out runs/mine", highlight=False)
 
 
-def attribute_accuracies(split: Split) -> dict[str, float]:
+def attribute_accuracies(split: FeatureSplits) -> dict[str, float]:
     """Return kNN-20 accuracy per attribute."""
     metrics = knn_attributes(split.train, split.test, KNNSettings(neighbors=(NEIGHBORS,)))
     return {name.split("/")[1]: value for name, value in metrics.items()}

@@ -7,7 +7,7 @@ from torchvision.transforms import v2
 
 from imsvd.datasets import BadImage, ImageSource, UnreadableImage
 from imsvd.errors import InputError
-from imsvd.evaluation import Features, extract_features
+from imsvd.evaluation import Features, chance, extract_features
 from imsvd.evaluation.features import center_crop
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
@@ -222,3 +222,8 @@ def test_progress_counts_every_image_once() -> None:
         progress=lambda done, total: calls.append((done, total)),
     )
     assert calls == [(4, 10), (8, 10), (10, 10)]
+
+
+def test_chance_is_the_share_of_the_most_frequent_class() -> None:
+    assert chance(torch.tensor([5, 0, 5, 9, 5, 5, 1, 1])) == 50.0
+    assert chance(torch.arange(4)) == 25.0

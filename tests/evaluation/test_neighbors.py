@@ -13,10 +13,10 @@ from torch.utils._pytree import tree_leaves
 
 from imsvd.distributed import rank
 from imsvd.errors import InputError
-from imsvd.evaluation.best_neighbors import Neighbors
 from imsvd.evaluation.neighbors import (
     TILE_COLUMNS,
     Distance,
+    Neighbors,
     nearest_in_shares,
     nearest_neighbors,
 )

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from imsvd.evaluation.linear import LINEAR_RECIPES
+from imsvd.evaluation.classification import LINEAR_RECIPES
 from imsvd.evaluation.results import PAPER_SETTINGS, append_result
 from imsvd.grid.jobs import run_folder
 from imsvd.reproduction.collecting import collect, gather_full, training_costs

@@ -4,13 +4,14 @@ import json
 import shutil
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from imsvd.datasets.drawn.scene_files import write_scenes
 from imsvd.errors import InputError
-from imsvd.evaluation.protocols import evaluate_coco, evaluate_voc07
+from imsvd.evaluation.protocols import evaluate
 from imsvd.evaluation.results import read_results
 from imsvd.grid.jobs import data_fingerprint, run_folder, write_outcome
 from imsvd.reproduction import measuring
@@ -60,16 +61,18 @@ def test_stand_ins_are_measured_kept_and_not_repeated(
     store = tmp_path / "store"
     monkeypatch.setattr(measuring, "SCENES", 60)
     monkeypatch.setattr(measuring, "write_scenes", partial(write_scenes, size=64))
-    monkeypatch.setattr(measuring, "evaluate_voc07", partial(evaluate_voc07, jobs=1))
-    monkeypatch.setattr(
-        measuring,
-        "evaluate_coco",
-        partial(
-            evaluate_coco,
-            iterations=2,
-            settings=["sizes=[64]", "mask_channels=8", "precise_batches=1"],
-        ),
-    )
+    quick: dict[str, dict[str, Any]] = {
+        "voc07": {"jobs": 1},
+        "coco": {
+            "iterations": 2,
+            "settings": ["sizes=[64]", "mask_channels=8", "precise_batches=1"],
+        },
+    }
+
+    def evaluate_quickly(protocol: str, run: Path, data: Any, **options: Any) -> dict[str, float]:
+        return evaluate(protocol, run, data, **options, **quick.get(protocol, {}))
+
+    monkeypatch.setattr(measuring, "evaluate", evaluate_quickly)
     assert measure_all(list(wanted.values()), store, QUIET) == []
     names = {
         "voc07": {"voc07_map"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,10 +14,15 @@ from imsvd.cli.app import (
     Splits,
     console,
     evaluate,
-    print_metrics,
     print_trained,
-    say_where,
 )
+
+
+def _evaluate(protocol: str, run: str, data: str | Path, **options: Any) -> None:
+    """Run a protocol and print its metrics, once for all processes."""
+    from imsvd.evaluation import protocols  # noqa: PLC0415
+
+    print_trained(run, protocols.evaluate(protocol, run, data, console=console, **options))
 
 
 @evaluate.command("knn")
@@ -30,44 +35,37 @@ def evaluate_knn(
     ] = None,
     temperature: Annotated[
         float,
-        typer.Option(help="How fast a vote falls with distance: exp(cosine / temperature)."),
+        typer.Option(help="Scale of the voting weights, exp(cosine / temperature)."),
     ] = 0.07,
     distance: Annotated[
         str,
         typer.Option(
             metavar="cosine|euclidean",
-            help="Euclidean votes weigh exp(-d²/2/temperature), d in units of the features' length.",
+            help="Euclidean weights are exp(-d²/2/temperature), with d in units of the features' "
+            "root mean square length.",
         ),
     ] = "cosine",
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Where it runs: compute.devices=2."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Hardware settings: compute.devices=2."),
     ] = None,
 ) -> None:
-    """Classify test images by their nearest training images (weighted votes)."""
-    from imsvd.evaluation import protocols  # noqa: PLC0415
-
-    print_trained(
+    """Classify test images by weighted votes of their nearest training images."""
+    _evaluate(
+        "knn",
         run,
-        protocols.evaluate_knn(
-            run,
-            data,
-            neighbors=k or (20, 200),
-            temperature=temperature,
-            distance=distance,
-            settings=settings or [],
-            console=console,
-        ),
+        data,
+        neighbors=k or (20, 200),
+        temperature=temperature,
+        distance=distance,
+        settings=settings or [],
     )
 
 
 @evaluate.command("linear-probe")
 def evaluate_linear_probe(run: Spec, data: Splits) -> None:
-    """Fit a linear classifier on cached features: quick, and not the paper's augmented protocol."""
-    from imsvd.evaluation import protocols  # noqa: PLC0415
-
-    print_metrics(protocols.evaluate_linear_probe(run, data, console=console))
-    say_where(run)
+    """Fit a linear classifier on cached features: a quick check, not the paper's protocol."""
+    _evaluate("linear-probe", run, data)
 
 
 @evaluate.command("linear")
@@ -76,20 +74,13 @@ def evaluate_linear(
     data: Splits,
     recipe: Annotated[
         str | None,
-        typer.Option(help="imagenet or cifar10; by default chosen from the size of the images."),
+        typer.Option(help="imagenet or cifar10; chosen by the images' size by default."),
     ] = None,
     epochs: ProtocolEpochs = None,
     settings: ProtocolSets = None,
 ) -> None:
     """Train a linear classifier on the frozen backbone and augmented images: the paper's protocol."""
-    from imsvd.evaluation import protocols  # noqa: PLC0415
-
-    print_trained(
-        run,
-        protocols.evaluate_linear(
-            run, data, recipe=recipe, epochs=epochs, settings=settings or [], console=console
-        ),
-    )
+    _evaluate("linear", run, data, recipe=recipe, epochs=epochs, settings=settings or [])
 
 
 @evaluate.command("finetune")
@@ -97,44 +88,27 @@ def evaluate_finetune(
     run: Spec, data: Splits, epochs: ProtocolEpochs = None, settings: ProtocolSets = None
 ) -> None:
     """Train the backbone and a classifier together on all labels."""
-    from imsvd.evaluation import protocols  # noqa: PLC0415
-
-    print_trained(
-        run,
-        protocols.evaluate_finetune(
-            run, data, epochs=epochs, settings=settings or [], console=console
-        ),
-    )
+    _evaluate("finetune", run, data, epochs=epochs, settings=settings or [])
 
 
 @evaluate.command("semi")
 def evaluate_semi(
     run: Spec,
     data: Splits,
-    fraction: Annotated[float, typer.Option(help="Share of the labels, such as 0.01 or 0.1.")],
+    fraction: Annotated[float, typer.Option(help="Fraction of the labels, such as 0.01 or 0.1.")],
     names: Annotated[
         Path | None,
         typer.Option(
-            "--list", help="A file that names the labeled images, one a line. Default: a draw."
+            "--list",
+            help="File that lists the labeled images, one name per line. Default: drawn at random.",
         ),
     ] = None,
     epochs: ProtocolEpochs = None,
     settings: ProtocolSets = None,
 ) -> None:
-    """Train the backbone and a classifier together on the labels of few images."""
-    from imsvd.evaluation import protocols  # noqa: PLC0415
-
-    print_trained(
-        run,
-        protocols.evaluate_semi(
-            run,
-            data,
-            fraction=fraction,
-            names=names,
-            epochs=epochs,
-            settings=settings or [],
-            console=console,
-        ),
+    """Train the backbone and a classifier together on a fraction of the labels."""
+    _evaluate(
+        "semi", run, data, fraction=fraction, names=names, epochs=epochs, settings=settings or []
     )
 
 
@@ -142,64 +116,48 @@ def evaluate_semi(
 def evaluate_places205(
     run: Spec,
     data: Annotated[
-        Path, typer.Argument(help="The folder with train_places205.csv, val_places205.csv, images.")
+        Path, typer.Argument(help="Folder with train_places205.csv, val_places205.csv and images.")
     ],
     epochs: ProtocolEpochs = None,
     settings: ProtocolSets = None,
 ) -> None:
-    """Train a linear classifier on the frozen backbone and Places205's scenes."""
-    from imsvd.evaluation import protocols  # noqa: PLC0415
-
-    print_trained(
-        run,
-        protocols.evaluate_places205(
-            run, data, epochs=epochs, settings=settings or [], console=console
-        ),
-    )
+    """Train a linear classifier on the frozen backbone and the scenes of Places205."""
+    _evaluate("places205", run, data, epochs=epochs, settings=settings or [])
 
 
 @evaluate.command("voc07")
 def evaluate_voc07(
     run: Spec,
     data: Annotated[
-        Path, typer.Argument(help="The folder that holds VOCdevkit/VOC2007, or VOC2007 itself.")
+        Path, typer.Argument(help="Folder that contains VOCdevkit/VOC2007, or VOC2007 itself.")
     ],
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Processes; by default one for every processor.")
+        int | None, typer.Option(min=1, help="Number of processes; one per processor by default.")
     ] = None,
 ) -> None:
     """Classify Pascal VOC 2007 with a linear SVM per class (11-point mean average precision)."""
-    from imsvd.evaluation import protocols  # noqa: PLC0415
-
-    print_metrics(protocols.evaluate_voc07(run, data, jobs=jobs, console=console))
-    say_where(run)
+    _evaluate("voc07", run, data, jobs=jobs)
 
 
 @evaluate.command("coco")
 def evaluate_coco(
     run: Spec,
     data: Annotated[
-        Path, typer.Argument(help="A folder with annotations/, train2017/ and val2017/.")
+        Path, typer.Argument(help="Folder with annotations/, train2017/ and val2017/.")
     ],
     scale: Annotated[
         str | None,
-        typer.Option(help="full (the paper's 1× schedule) or small; full where there is a GPU."),
+        typer.Option(
+            help="full (the paper's 1× schedule) or small; full by default if there is a GPU."
+        ),
     ] = None,
     iterations: Annotated[
-        int | None, typer.Option(help="Train for so many; the schedule shrinks with it.")
+        int | None, typer.Option(help="Number of iterations; the schedule scales with it.")
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Override any setting, such as lr=0.02."),
     ] = None,
 ) -> None:
-    """Detect and segment objects with Mask R-CNN C4; kill it at any moment and run it again."""
-    from imsvd.distributed import rank  # noqa: PLC0415
-    from imsvd.evaluation import protocols  # noqa: PLC0415
-
-    metrics = protocols.evaluate_coco(
-        run, data, scale=scale, iterations=iterations, settings=settings or [], console=console
-    )
-    if rank() == 0:
-        print_metrics(metrics)
-        say_where(run)
+    """Detect and segment objects with Mask R-CNN C4; run the same command again to resume."""
+    _evaluate("coco", run, data, scale=scale, iterations=iterations, settings=settings or [])

@@ -1,7 +1,15 @@
-"""Evaluation of frozen features: extracted once, judged by plain functions."""
+"""Evaluation of encoders: features, the protocols that score them, and their results.
 
-from imsvd.evaluation.best_neighbors import Neighbors
-from imsvd.evaluation.features import Features, extract_features
+`protocols` is the entry: a table of protocols and `evaluate`, which runs one of them.
+"""
+
+from imsvd.evaluation.features import (
+    Features,
+    FeatureSplits,
+    chance,
+    encode_splits,
+    extract_features,
+)
 from imsvd.evaluation.knn import (
     KNNSettings,
     knn,
@@ -10,16 +18,17 @@ from imsvd.evaluation.knn import (
     knn_predict,
     usable_neighbors,
 )
-from imsvd.evaluation.labeled import chance
 from imsvd.evaluation.linear_probe import LinearProbeSettings, linear_probe
-from imsvd.evaluation.neighbors import nearest_neighbors
+from imsvd.evaluation.neighbors import Neighbors, nearest_neighbors
 
 __all__ = [
+    "FeatureSplits",
     "Features",
     "KNNSettings",
     "LinearProbeSettings",
     "Neighbors",
     "chance",
+    "encode_splits",
     "extract_features",
     "knn",
     "knn_attributes",

@@ -3,9 +3,9 @@
 https://arxiv.org/abs/1805.01978. Features are L2-normalized; each of the k most similar training
 images (cosine s) votes for its class with weight exp(s / temperature).
 
-With Euclidean distances features keep their lengths, and a neighbor at distance d votes with weight
-exp(-d² / (2 · temperature)), where d is measured in units of the root mean square length of the
-training features. For features of length 1, d² / 2 = 1 - s: both votes are the same.
+With Euclidean distances, features are not normalized, and a neighbor at distance d votes with weight
+exp(-d² / (2 · temperature)); the unit of d is the root mean square length of the training features.
+For features of length 1, d² / 2 = 1 - s, and both votes are the same.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,10 +17,8 @@ from torch import Tensor
 
 from imsvd.distributed import all_gather_rows, gather_lists, together, world_size
 from imsvd.errors import InputError
-from imsvd.evaluation.best_neighbors import Neighbors
-from imsvd.evaluation.features import Features
-from imsvd.evaluation.labeled import check_features, check_labels, check_widths
-from imsvd.evaluation.neighbors import Distance, nearest_in_shares, nearest_neighbors
+from imsvd.evaluation.features import Features, check_features, check_labels, check_widths
+from imsvd.evaluation.neighbors import Distance, Neighbors, nearest_in_shares, nearest_neighbors
 from imsvd.settings import Settings
 
 
@@ -28,11 +26,11 @@ class KNNSettings(Settings):
     """Settings of the kNN classifier.
 
     Attributes:
-        neighbors: the values of k, all answered by one search.
-        temperature: how fast a neighbor's vote falls with its distance.
-        distance: cosine, of normalized features, or euclidean, of features as they are.
-        query_chunk: test images compared at a time; bounds memory, not the result.
-        bank_chunk: training images prepared at a time; bounds memory, not the result.
+        neighbors: values of k, all answered by one search.
+        temperature: scale on which a vote decays with distance.
+        distance: cosine of normalized features, or Euclidean distance of raw features.
+        query_chunk: test images compared at a time; affects memory only.
+        bank_chunk: training images prepared at a time; affects memory only.
     """
 
     neighbors: Annotated[tuple[Annotated[int, Field(ge=1)], ...], Field(min_length=1)] = (20, 200)
@@ -52,14 +50,14 @@ def knn(
     test_labels: Tensor,
     settings: KNNSettings = _DEFAULTS,
 ) -> dict[str, float]:
-    """Top-1 accuracy in percent for every k of `settings`, such as {"knn_20": 51.2}.
+    """Return the top-1 accuracy in percent for every k of `settings`, such as {"knn_20": 51.2}.
 
     Args:
-        train: (n, width) features that vote.
-        train_labels: (n,) their classes.
+        train: (n, width) features of the images that vote.
+        train_labels: (n,) classes.
         test: (m, width) features to classify.
-        test_labels: (m,) their classes.
-        settings: the values of k, the temperature, the distance and the chunk sizes.
+        test_labels: (m,) classes.
+        settings: settings of the classifier.
     """
     check_labels("test", test, test_labels)
     predictions = knn_predict(train, train_labels, test, settings)
@@ -69,7 +67,7 @@ def knn(
 def knn_predict(
     train: Tensor, train_labels: Tensor, test: Tensor, settings: KNNSettings = _DEFAULTS
 ) -> dict[int, Tensor]:
-    """The predicted class (m,) of every row of `test` (m, width), for every k of `settings`."""
+    """Return the predicted class (m,) of every row of `test` (m, width), for every k."""
     check_labels("training", train, train_labels)
     return _vote(_search(train, test, settings), train_labels, settings)
 
@@ -77,9 +75,9 @@ def knn_predict(
 def knn_attributes(
     train: Features, test: Features, settings: KNNSettings = _DEFAULTS
 ) -> dict[str, float]:
-    """Top-1 accuracy in percent per k and attribute, such as {"knn_20/shape": 93.1}.
+    """Return the top-1 accuracy in percent per k and attribute, such as {"knn_20/shape": 93.1}.
 
-    The neighbors are found once; each attribute that both sides know is then voted on.
+    One search serves all attributes that both sides have.
     """
     names = [name for name in train.attributes if name in test.attributes]
     for name in names:
@@ -102,18 +100,18 @@ def knn_of_shares(
     device: torch.device,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> dict[str, float]:
-    """Accuracies of `knn` and `knn_attributes` together, of images spread over the ranks.
+    """Return the accuracies of `knn` and `knn_attributes` for images distributed over the ranks.
 
-    Every rank holds its share of both splits, in the order of the ranks, and must call this; each
-    gets the same accuracies, which are those of one process that holds everything. The neighbors
-    are found once. Values of k beyond the number of training images are left out.
+    Every rank must call this with its share of both splits, in rank order. All get the accuracies
+    that one process would compute from all images. Values of k beyond the number of training images
+    are dropped.
 
     Args:
-        train: this rank's images that vote; there may be none.
-        test: this rank's images to classify; there may be none.
-        settings: the values of k, the temperature, the distance and the chunk sizes.
-        device: where to search, and what the ranks communicate on.
-        progress: called with (done, in total) of this rank's training images as they are searched.
+        train: this rank's images that vote, possibly none.
+        test: this rank's images to classify, possibly none.
+        settings: settings of the classifier.
+        device: where to search and to communicate.
+        progress: called with (done, in total) of this rank's training images during the search.
     """
     _refuse_together(train, test)
     answers, truth = (_gathered_targets(part, device) for part in (train, test))
@@ -121,7 +119,7 @@ def knn_of_shares(
     settings = usable_neighbors(settings, num_train)
     queries = all_gather_rows(test.features.to(device))
     lengths = _lengths(train.features, settings)
-    if world_size() > 1:  # one process keeps float64 off its device: not every one has it
+    if world_size() > 1:  # a single process computes in float64 on the CPU: some devices lack it
         lengths = all_gather_rows(lengths.to(device))
     found = nearest_in_shares(
         train.features,
@@ -142,7 +140,7 @@ def knn_of_shares(
 
 
 def _refuse_together(train: Features, test: Features) -> None:
-    """Refuse unusable features on every rank alike, so that none waits for one that has given up."""
+    """Check the features of all ranks; if any rank's are unusable, all raise."""
     splits = {"training": train.features, "test": test.features}
 
     def check_share() -> None:
@@ -153,50 +151,46 @@ def _refuse_together(train: Features, test: Features) -> None:
     together(check_share)
     for split, features in splits.items():
         if not sum(gather_lists([len(features)])):
-            raise InputError(f"There are no {split} images to evaluate with.")
+            raise InputError(f"there are no {split} images to evaluate with.")
     check_widths(train.features, test.features)
 
 
 def _gathered_targets(part: Features, device: torch.device) -> dict[str, Tensor]:
-    """What is voted on, of the images of all ranks, (n,) each: "" for labels, "/name" for others."""
+    """Gather labels (key "") and attributes (key "/name") of all ranks' images, (n,) each."""
     targets = {} if part.labels is None else {"": part.labels}
     targets |= {f"/{name}": values for name, values in part.attributes.items()}
     return {name: all_gather_rows(values.to(device)).cpu() for name, values in targets.items()}
 
 
 def _lengths(features: Tensor, settings: KNNSettings) -> Tensor:
-    """The lengths (n,) of features (n, width) in float64; none where no distance is measured."""
+    """Return the lengths (n,) of features (n, width) in float64; empty for cosines."""
     if settings.distance == "cosine":
         return torch.empty(0, dtype=torch.float64, device=features.device)
-    # A chunk at a time, because the chunk is copied to float64.
+    # In chunks, because each is copied to float64.
     chunks = torch.split(features, settings.bank_chunk)
     return torch.cat([torch.linalg.vector_norm(chunk.double(), dim=1) for chunk in chunks])
 
 
 def _root_mean_square(lengths: Tensor) -> float:
-    """The unit of distances: 1 without lengths, or if all are zero."""
+    """Return the unit of distance; 1 without lengths or if all are zero."""
     return float(lengths.cpu().square().mean().sqrt()) or 1.0 if len(lengths) else 1.0
 
 
 def usable_neighbors(settings: KNNSettings, num_train: int) -> KNNSettings:
-    """`settings` without the values of k that a bank of `num_train` images cannot answer.
-
-    If none fits, k = `num_train` remains.
-    """
+    """Drop values of k above `num_train`; if none is left, use k = `num_train`."""
     fitting = tuple(k for k in settings.neighbors if k <= num_train)
     return settings.model_copy(update={"neighbors": fitting or (num_train,)})
 
 
 def _search(train: Tensor, test: Tensor, settings: KNNSettings) -> Neighbors:
-    """The neighbors in `train` (n, width) of `test` (m, width), as many as the largest k needs."""
+    """Find the neighbors in `train` (n, width) of `test` (m, width) for the largest k."""
     check_features("training", train)
     check_features("test", test)
     check_widths(train, test)
     largest = max(settings.neighbors)
     if largest > len(train):
         raise InputError(
-            f"k = {largest} neighbors were asked for, but there are only {len(train)} training "
-            f"images; choose k of at most {len(train)}."
+            f"k = {largest} exceeds the {len(train)} training images; choose at most {len(train)}."
         )
     return nearest_neighbors(
         train,
@@ -210,13 +204,14 @@ def _search(train: Tensor, test: Tensor, settings: KNNSettings) -> Neighbors:
 
 
 def _vote(found: Neighbors, train_labels: Tensor, settings: KNNSettings) -> dict[int, Tensor]:
-    """The class (m,) with the most weight among the k nearest, for every k; the lower wins a tie.
+    """Return the class (m,) with the most weight among the k nearest, for every k.
 
-    Votes are counted on the CPU in float64: summing in parallel on a GPU follows no fixed order.
+    Ties go to the lower class. Votes are counted on the CPU in float64, because parallel sums on a
+    GPU have no fixed order.
     """
     classes, labels = torch.unique(train_labels.cpu(), return_inverse=True)
     similarities = found.similarities.cpu().double()
-    # Relative to the nearest neighbor, which leaves the vote unchanged, no weight can overflow.
+    # Weights relative to the nearest neighbor's give the same vote and cannot overflow.
     weights = ((similarities - similarities[:, :1]) / settings.temperature).exp()
     votes = labels[found.indices.cpu()]
     return {
@@ -228,7 +223,7 @@ def _vote(found: Neighbors, train_labels: Tensor, settings: KNNSettings) -> dict
 def _winners(
     weights: Tensor, votes: Tensor, num_classes: int, settings: KNNSettings
 ) -> Iterator[Tensor]:
-    """The winning class numbers of (m, k) weighted votes, a chunk of rows at a time."""
+    """Yield the winning class numbers of (m, k) weighted votes, in chunks of rows."""
     for first in range(0, len(votes), settings.query_chunk):
         rows = slice(first, first + settings.query_chunk)
         tally = weights.new_zeros(len(votes[rows]), num_classes)
@@ -236,5 +231,5 @@ def _winners(
 
 
 def _accuracy(predicted: Tensor, labels: Tensor) -> float:
-    """The share in percent of `predicted` (m,) that equals `labels` (m,)."""
+    """Return the percentage of `predicted` (m,) that equals `labels` (m,)."""
     return 100 * (predicted == labels.to(predicted.device)).double().mean().item()

@@ -1,9 +1,8 @@
 """A quick linear probe: logistic regression on cached features.
 
-This is not the paper's linear protocol, which trains a linear layer by SGD for 100 epochs on
-augmented images (`imsvd evaluate linear`). Here every image is encoded once, from its center crop,
-and the convex problem is solved to convergence in seconds. The two rank encoders alike, but the
-numbers are not interchangeable, which is why results carry the name `linear_probe`.
+Every image is encoded once, from its center crop, and the convex problem is solved to convergence in
+seconds. The paper's protocol, `imsvd evaluate linear`, trains a linear layer by SGD for 100 epochs on
+augmented images instead. Both rank encoders alike, but their numbers are not interchangeable.
 """
 
 import warnings
@@ -15,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from imsvd.errors import InputError
-from imsvd.evaluation.labeled import check_features, check_labels, check_widths
+from imsvd.evaluation.features import check_features, check_labels, check_widths
 from imsvd.settings import Settings
 
 
@@ -23,11 +22,11 @@ class LinearProbeSettings(Settings):
     """Settings of the quick linear probe.
 
     Attributes:
-        l2: weight of ½‖W‖² beside the mean cross-entropy; biases are free. scikit-learn's
-            `LogisticRegression` minimizes the same with C = 1 / (l2 · n), or 2 / (l2 · n) for two
-            classes.
-        max_iterations: L-BFGS steps before giving up, with a warning.
-        tolerance: largest entry of the gradient at which the solution counts as found.
+        l2: weight of ½‖W‖² added to the mean cross-entropy; biases are not regularized.
+            scikit-learn's `LogisticRegression` has the same objective with C = 1 / (l2 · n), or
+            2 / (l2 · n) for two classes.
+        max_iterations: most L-BFGS steps; stopping there raises a warning.
+        tolerance: largest gradient entry of a converged solution.
     """
 
     l2: float = Field(default=1e-3, gt=0)
@@ -52,13 +51,13 @@ def linear_probe(
     test_labels: Tensor,
     settings: LinearProbeSettings = _DEFAULTS,
 ) -> dict[str, float]:
-    """Test accuracy in percent: "linear_probe_top1" and, beyond five classes, "linear_probe_top5".
+    """Return the test accuracy in percent: "linear_probe_top1" and, for more than five classes, "…_top5".
 
     Args:
         train: (n, width) features to fit.
-        train_labels: (n,) their classes.
+        train_labels: (n,) classes.
         test: (m, width) features to classify.
-        test_labels: (m,) their classes; one that was never trained counts as missed.
+        test_labels: (m,) classes; those absent from training count as misclassified.
         settings: regularization and stopping rule.
     """
     check_features("training", train)
@@ -68,7 +67,7 @@ def linear_probe(
     check_labels("test", test, test_labels)
     classes, targets = torch.unique(train_labels.to(train.device), return_inverse=True)
     if len(classes) < 2:
-        raise InputError("A linear probe needs training images of at least two classes.")
+        raise InputError("a linear probe needs training images of at least two classes.")
     train, test = _standardized(train, test.to(train.device))
     classifier = _fit(train, targets, len(classes), settings)
     with torch.no_grad():
@@ -81,10 +80,10 @@ def linear_probe(
 
 
 def _standardized(train: Tensor, test: Tensor) -> tuple[Tensor, Tensor]:
-    """Both (·, width) in float32, shifted and scaled to mean 0 and deviation 1 over `train`."""
+    """Standardize both (·, width) by the mean and deviation of `train`, in float32."""
     train, test = train.detach().float(), test.detach().float()
     deviation, mean = torch.std_mean(train, dim=0, correction=0)
-    # A dimension that is constant but for rounding carries nothing; do not blow up its noise.
+    # A dimension that is constant up to rounding would only amplify noise.
     constant = deviation <= 1e-6 * mean.abs()
     scale = deviation.masked_fill(constant, 1)
     return (train - mean) / scale, (test - mean) / scale
@@ -99,10 +98,10 @@ def _fit(
     optimizer = torch.optim.LBFGS(
         [weight, bias],
         max_iter=settings.max_iterations,
-        # Every line search may need several evaluations; the step count is the limit that counts.
+        # A line search may take several evaluations; max_iter is the actual limit.
         max_eval=25 * settings.max_iterations,
         tolerance_grad=settings.tolerance,
-        # Stop on the gradient alone: small steps are no sign of convergence.
+        # Stop on the gradient alone; small steps do not imply convergence.
         tolerance_change=0,
         history_size=20,
         line_search_fn="strong_wolfe",
@@ -110,7 +109,7 @@ def _fit(
 
     def objective() -> Tensor:
         optimizer.zero_grad()
-        # Near the optimum the line search compares losses that float32 cannot tell apart.
+        # Near the optimum the line search compares losses closer than float32 resolves.
         value = F.cross_entropy(F.linear(features, weight, bias).double(), targets)
         value = value + settings.l2 / 2 * weight.double().square().sum()
         value.backward()  # type: ignore[no-untyped-call]
@@ -129,7 +128,7 @@ def _warn_unless_converged(
     steepest = max(g.abs().max().item() for g in gradients if g is not None)
     if steepest > settings.tolerance:
         warnings.warn(
-            f"The linear probe stopped with a gradient of {steepest:.1e}, above its tolerance of "
+            f"the linear probe stopped with a gradient of {steepest:.1e}, above its tolerance of "
             f"{settings.tolerance:.1e}; raise max_iterations or l2.",
             RuntimeWarning,
             stacklevel=4,

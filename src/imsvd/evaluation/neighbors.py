@@ -1,21 +1,24 @@
 """Exact nearest neighbors by cosine similarity or Euclidean distance, in bounded memory.
 
-The similarity matrix is made tile by tile, one matrix product each, and every tile is folded into
-the `num_neighbors` best seen so far (`best_neighbors`). After the first few tiles almost nothing
-passes, and the search runs at the speed of the matrix product. Nothing is approximated.
+The search computes the similarity matrix tile by tile, one matrix product each. Selecting from whole
+tiles would cost as much as computing them, so each tile is first compared with every query's worst
+kept neighbor; the entries that pass are collected and merged into the kept neighbors in bulk. After
+the first few tiles almost nothing passes, and the search runs at the speed of the matrix product.
+Nothing is approximated.
 
 With q queries, k neighbors, features of width d and chunks of Q queries and B bank rows, a search
-holds beside its arguments at most
+allocates at most
 
     4·q·d + 12·q·k + 8·B·d + P·Q·(4·T + 64·(3·k + T))  bytes,     T = `TILE_COLUMNS`
 
-which are the prepared queries, the result, a chunk of prepared bank rows and, in each of P threads, a
-tile and the candidates that may have passed it; the last are far fewer unless the bank is sorted
-against the search. Over W ranks each holds its share of the bank, and merging adds 64·W·Q·k bytes.
+for the prepared queries, the result, a chunk of prepared bank rows and, in each of P threads, a tile
+and its candidates; the last term is the worst case, a bank in order of rising similarity. With W
+ranks, each holds its share of the bank, and merging adds 64·W·Q·k bytes.
 
-On a CPU the result depends on no chunk, thread or share. Ties go to the lower bank row, and a pair's
-similarity has the same bits in every tile: BLAS sums narrow matrices in another order than wide ones,
-so all tiles are padded to whole blocks. (Tested with MKL; a GPU may round by the shape of a tile.)
+On a CPU the result does not depend on chunks, threads or shares. Ties go to the lower bank row, and
+a pair's similarity has the same bits in every tile: BLAS sums narrow matrices in another order than
+wide ones, so all tiles are padded to whole blocks. (Tested with MKL; on a GPU rounding may depend on
+the tile's shape.)
 """
 
 from collections.abc import Callable, Iterator
@@ -30,25 +33,35 @@ from torch import Tensor
 
 from imsvd.distributed import all_gather, rank, world_size
 from imsvd.errors import InputError
-from imsvd.evaluation.best_neighbors import (
-    Candidates,
-    Neighbors,
-    keep,
-    nearest_first,
-    select_best,
-)
 
 Distance = Literal["cosine", "euclidean"]
 _Map = Callable[[Callable[[slice], None], Iterator[slice]], Iterator[None]]
 
 TILE_COLUMNS = 1024
-"""Bank rows of one matrix product: beside as many queries, a tile that stays in the cache."""
+"""Bank rows per matrix product; with as many queries, a tile fits into the cache."""
 
-# Rows and columns of a tile are multiples of this; below some 16 BLAS takes other kernels.
+# Rows and columns of a tile are multiples of this; below about 16, BLAS uses other kernels.
 _BLOCK = 64
 
-# The first chunk has no threshold to filter by, so it is kept narrow.
+# The first chunk has no threshold to filter by, so it is narrow.
 _FIRST_CHUNK = 2048
+
+# Columns compared through their common maximum: wide enough to skip most of a tile with one
+# vectorized reduction, narrow enough that a group with a hit adds few others.
+_GROUP = 32
+
+
+class Neighbors(NamedTuple):
+    """Nearest bank rows of every query, nearest first; ties go to the lower bank row.
+
+    Attributes:
+        similarities: (queries, num_neighbors) float32: the cosine, or minus half the squared
+            Euclidean distance, which for unit vectors is the cosine minus 1.
+        indices: (queries, num_neighbors) int64 rows of the bank.
+    """
+
+    similarities: Tensor
+    indices: Tensor
 
 
 def nearest_neighbors(
@@ -63,15 +76,14 @@ def nearest_neighbors(
 ) -> Neighbors:
     """Find the `num_neighbors` rows of `bank` most similar to each query, exactly.
 
-    The bank is prepared a chunk at a time, and moved to the device of the queries if it lies
-    elsewhere. The formula for the memory needed is at the top of this module.
+    The bank is prepared in chunks on the queries' device. The module docstring gives the memory needed.
 
     Args:
         bank: (bank, width) features, in any floating type.
         queries: (queries, width) features.
-        num_neighbors: how many to return, at most the size of the bank.
-        distance: what makes two features similar.
-        unit: the length that Euclidean distances are measured in.
+        num_neighbors: neighbors per query, at most the size of the bank.
+        distance: cosine similarity or Euclidean distance.
+        unit: unit of length for Euclidean distances.
         query_chunk: rows of a tile; rounded up to whole blocks.
         bank_chunk: bank rows prepared at a time; rounded likewise.
     """
@@ -93,19 +105,18 @@ def nearest_in_shares(
     bank_chunk: int = 8192,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Neighbors:
-    """`nearest_neighbors` in a bank whose rows are spread over the ranks, in their order.
+    """Run `nearest_neighbors` on a bank whose rows are distributed over the ranks, in rank order.
 
-    Every rank must call this, with the same queries, and gets the same result, whose indices count
-    the rows of all shares one after the other.
+    Every rank must call this with the same queries and gets the same result. Indices count the rows
+    of all shares, one share after the other.
 
     Args:
-        share: (own, width) the rows of this rank; there may be none.
-        queries: (queries, width) features, the same on every rank, on a device that the ranks can
-            communicate on.
-        num_neighbors: how many to return, at most the rows of all shares together.
-        distance: what makes two features similar.
-        unit: the length that Euclidean distances are measured in.
-        query_chunk: rows of a tile, and of what is merged at a time.
+        share: (own, width) this rank's rows, possibly none.
+        queries: (queries, width) features, on a device the ranks can communicate through.
+        num_neighbors: neighbors per query, at most the rows of all shares together.
+        distance: cosine similarity or Euclidean distance.
+        unit: unit of length for Euclidean distances.
+        query_chunk: rows of a tile and of a merge.
         bank_chunk: bank rows prepared at a time.
         progress: called with (rows done, rows in total) of this rank's share after every chunk.
     """
@@ -121,7 +132,7 @@ def nearest_in_shares(
 
 @contextmanager
 def _plain_tensors() -> Iterator[None]:
-    """Make tensors that every thread may write to: inference mode holds in one thread only."""
+    """Create tensors that every thread may write to; inference mode applies to one thread only."""
     with torch.inference_mode(False), torch.no_grad():
         yield
 
@@ -129,13 +140,13 @@ def _plain_tensors() -> Iterator[None]:
 def _require_enough(num_neighbors: int, rows: int) -> None:
     if not 1 <= num_neighbors <= rows:
         raise InputError(
-            f"{num_neighbors} neighbors were asked for, but the bank holds {rows} images; "
+            f"cannot find {num_neighbors} neighbors in a bank of {rows} images; "
             f"choose between 1 and {rows}."
         )
 
 
 class _Search:
-    """The best bank rows seen so far of every query."""
+    """Best bank rows found so far for every query."""
 
     def __init__(
         self,
@@ -166,7 +177,7 @@ class _Search:
         bank_chunk: int,
         progress: Callable[[int, int], None] = lambda _done, _total: None,
     ) -> None:
-        """Search `bank` (rows, width), whose first row has the number `offset`."""
+        """Search `bank` (rows, width), whose rows are numbered from `offset` on."""
         first = _whole_blocks(max(_FIRST_CHUNK, 2 * self._best.indices.shape[1]))
         with _mapping(self._threads) as mapped:
             for start, stop in _growing_chunks(len(bank), first, _whole_blocks(bank_chunk)):
@@ -178,28 +189,28 @@ class _Search:
                 progress(stop, len(bank))
 
     def merge_over_ranks(self, query_chunk: int) -> None:
-        """Replace the best of this rank by the best of all ranks.
+        """Replace this rank's best rows by the best of all ranks.
 
-        The chunks are not those of the search, which follow from the threads that a rank has.
+        The search's own chunks depend on a rank's threads, so merging uses `query_chunk`.
         """
         for first in range(0, self._count, query_chunk):
             kept = self._rows(slice(first, first + query_chunk))
             gathered = [all_gather(part.T.contiguous()).T for part in kept]
-            keep(kept, select_best(Neighbors(*gathered), kept.indices.shape[1]))
+            _keep(kept, _select_best(Neighbors(*gathered), kept.indices.shape[1]))
 
     def result(self) -> Neighbors:
-        """All neighbors, nearest first."""
+        """Return all neighbors, nearest first."""
         for rows in self._query_chunks():
             kept = self._rows(rows)
-            keep(kept, nearest_first(kept))
+            _keep(kept, _nearest_first(kept))
             if self._distance == "euclidean":
                 lengths = self._queries[rows][: len(kept.indices)].square().sum(dim=1)
-                # No distance is below zero, but a difference of large numbers may be.
+                # Rounding can push a squared distance slightly below zero.
                 kept.similarities.sub_(lengths[:, None] / 2).clamp_(max=0)
         return self._best
 
     def _prepared(self, features: Tensor) -> Tensor:
-        """Float32 rows to be multiplied, with rows of zeros after them up to whole blocks."""
+        """Return scaled float32 rows, padded with zeros to whole blocks."""
         features = features.detach()
         prepared = features.new_zeros(
             (_whole_blocks(len(features)), features.shape[1]), dtype=torch.float32
@@ -221,9 +232,9 @@ class _Search:
         return Neighbors(self._best.similarities[rows], self._best.indices[rows])
 
     def _compare(self, chunk: "_Chunk", rows: slice) -> None:
-        """Fold the similarities of some queries to a chunk of the bank into their best."""
+        """Merge the similarities of some queries to a chunk of the bank into their best rows."""
         queries, kept = self._queries[rows], self._rows(rows)
-        candidates = Candidates(kept, nothing_kept=chunk.is_first)
+        candidates = _Candidates(kept, nothing_kept=chunk.is_first)
         buffer = self._tiles.get()
         for start in range(0, len(chunk.keys), TILE_COLUMNS):
             keys = chunk.keys[start : start + TILE_COLUMNS]
@@ -233,19 +244,19 @@ class _Search:
                 tile.sub_(chunk.shift[start : start + TILE_COLUMNS])
             num_columns = min(len(keys), chunk.num_keys - start)
             candidates.add(tile[: len(kept.indices)], num_columns, chunk.offset + start)
-        candidates.fold()
+        candidates.merge()
         self._tiles.put(buffer)
 
 
 class _Chunk(NamedTuple):
-    """Consecutive rows of the bank, ready to be multiplied.
+    """Consecutive rows of the bank, prepared for multiplication.
 
     Attributes:
-        keys: (whole blocks, width), rows of zeros at the end.
-        shift: (whole blocks,) what is subtracted from the products, if anything.
-        num_keys: how many of the keys are rows of the bank.
-        offset: the number of the first of them.
-        is_first: whether nothing was searched before.
+        keys: (whole blocks, width), padded with rows of zeros.
+        shift: (whole blocks,) subtracted from the products; None for cosines.
+        num_keys: number of keys that are bank rows.
+        offset: number of the first bank row.
+        is_first: whether this is the first chunk of the search.
     """
 
     keys: Tensor
@@ -256,16 +267,16 @@ class _Chunk(NamedTuple):
 
 
 def _num_threads(device: torch.device) -> int:
-    """How many chunks of queries are compared at a time; a GPU is busy with one."""
+    """Return how many chunks of queries to compare concurrently; one keeps a GPU busy."""
     return torch.get_num_threads() if device.type == "cpu" else 1
 
 
 @contextmanager
 def _mapping(threads: int) -> Iterator[_Map]:
-    """Give a `map` that calls a function for `threads` chunks of queries at a time.
+    """Yield a `map` that processes `threads` chunks of queries concurrently.
 
-    Chunks have nothing to do with each other. A thread for each is faster than all threads for one:
-    most steps of a selection are too small to be shared.
+    One thread per chunk is faster than all threads on one chunk: most steps of a selection are too
+    small to parallelize.
     """
     if threads == 1:
         yield map
@@ -274,7 +285,7 @@ def _mapping(threads: int) -> Iterator[_Map]:
         try:
             yield pool.map
         finally:
-            # What a thread sets is what threads to come begin with.
+            # set_num_threads(1) in a worker also changes the default of new threads.
             torch.set_num_threads(threads)
 
 
@@ -285,11 +296,133 @@ def _whole_blocks(rows: int) -> int:
 def _growing_chunks(total: int, first: int, largest: int) -> Iterator[tuple[int, int]]:
     """Cut `total` rows into (start, stop) chunks that double from `first` up to `largest`.
 
-    While chunks double, each brings about num_neighbors rows into the best of a shuffled bank, so
-    no step has much to select from.
+    In a shuffled bank, each doubling adds about num_neighbors rows to the best, so no step has many
+    candidates to select from.
     """
     start = 0
     while start < total:
         stop = min(total, start + min(largest, max(first, start)))
         yield start, stop
         start = stop
+
+
+class _Hits(NamedTuple):
+    """Entries of a tile above their row's threshold, and their positions in the row's candidates."""
+
+    row: Tensor
+    position: Tensor
+    bank_row: Tensor
+    value: Tensor
+
+
+class _Candidates:
+    """Entries better than the worst `kept` neighbor, collected until they are merged."""
+
+    def __init__(self, kept: Neighbors, *, nothing_kept: bool) -> None:
+        self._kept, self._nothing_kept = kept, nothing_kept
+        self._thresholds = kept.similarities.amin(dim=1)
+        self._hits: list[_Hits] = []
+        self._counts = torch.zeros_like(kept.indices[:, 0])
+
+    def add(self, tile: Tensor, num_columns: int, offset: int) -> None:
+        """Collect the entries of a tile that are strictly better than the worst kept neighbor.
+
+        Among equals, the earlier bank row is already kept.
+
+        Args:
+            tile: (rows, whole blocks) similarities.
+            num_columns: number of columns that are bank rows.
+            offset: number of the first bank row.
+        """
+        num_neighbors = self._kept.indices.shape[1]
+        if self._nothing_kept and num_columns >= num_neighbors:
+            self._keep_best(tile[:, :num_columns], offset)
+            return
+        tile[:, num_columns:] = -torch.inf
+        row, column, value = _above(tile, self._thresholds)
+        if not row.numel():
+            return
+        found = torch.bincount(row, minlength=len(tile))
+        before = self._counts - (found.cumsum(0) - found)
+        position = torch.arange(len(row), device=row.device) + before.index_select(0, row)
+        self._hits.append(_Hits(row, position, column + offset, value))
+        self._counts += found
+        if int(self._counts.max()) > 2 * num_neighbors:
+            self.merge()
+
+    def _keep_best(self, tile: Tensor, offset: int) -> None:
+        """Keep the best entries of the first tile, for which there is no threshold."""
+        columns = torch.arange(offset, offset + tile.shape[1], device=tile.device)
+        pool = Neighbors(tile, columns.expand_as(tile))
+        self._replace(_select_best(pool, self._kept.indices.shape[1]))
+
+    def _replace(self, found: Neighbors) -> None:
+        _keep(self._kept, found)
+        self._thresholds = self._kept.similarities.amin(dim=1)
+        self._nothing_kept = False
+
+    def merge(self) -> None:
+        """Merge the collected entries into the kept neighbors."""
+        if not self._hits:
+            return
+        kept = self._kept
+        num_rows, num_neighbors = kept.indices.shape
+        shape = (num_rows, num_neighbors + int(self._counts.max()))
+        pool = Neighbors(
+            kept.similarities.new_full(shape, -torch.inf), kept.indices.new_full(shape, -1)
+        )
+        pool.similarities[:, :num_neighbors] = kept.similarities
+        pool.indices[:, :num_neighbors] = kept.indices
+        for hits in self._hits:
+            place = hits.row * shape[1] + hits.position + num_neighbors
+            pool.similarities.view(-1)[place] = hits.value
+            pool.indices.view(-1)[place] = hits.bank_row
+        self._hits.clear()
+        self._counts.zero_()
+        self._replace(_select_best(pool, num_neighbors))
+
+
+def _above(similarities: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Find the entries of `similarities` (rows, columns) above their row's threshold (rows,).
+
+    Returns:
+        Row, column and value of each, (hits,), in row-major order.
+    """
+    num_rows, num_columns = similarities.shape
+    groups = similarities.view(num_rows, -1, _GROUP)
+    passing = (groups.amax(dim=2) > thresholds[:, None]).view(-1).nonzero().view(-1)
+    members = groups.view(-1, _GROUP).index_select(0, passing)
+    limits = thresholds.index_select(0, passing * _GROUP // num_columns)
+    hits = (members > limits[:, None]).view(-1).nonzero().view(-1)
+    places = passing.index_select(0, hits // _GROUP) * _GROUP + hits % _GROUP
+    values = members.view(-1).index_select(0, hits)
+    return places // num_columns, places % num_columns, values
+
+
+def _select_best(pool: Neighbors, num_neighbors: int) -> Neighbors:
+    """Return the `num_neighbors` best of (rows, candidates), unordered; ties go to lower indices."""
+    values, places = pool.similarities.topk(num_neighbors, dim=1, sorted=False)
+    selected = Neighbors(values, pool.indices.gather(1, places))
+    # topk picks arbitrarily among equals, which matters only where the cut falls between them.
+    cut = values.amin(dim=1, keepdim=True)
+    tied = ((pool.similarities >= cut).sum(dim=1) > num_neighbors).nonzero()[:, 0]
+    if tied.numel():
+        ordered = _nearest_first(Neighbors(pool.similarities[tied], pool.indices[tied]))
+        selected.similarities[tied] = ordered.similarities[:, :num_neighbors]
+        selected.indices[tied] = ordered.indices[:, :num_neighbors]
+    return selected
+
+
+def _keep(kept: Neighbors, found: Neighbors) -> None:
+    """Overwrite the kept neighbors in place."""
+    kept.similarities.copy_(found.similarities)
+    kept.indices.copy_(found.indices)
+
+
+def _nearest_first(found: Neighbors) -> Neighbors:
+    """Sort every row by decreasing similarity, and equals by increasing index."""
+    indices, order = found.indices.sort(dim=1)
+    similarities, order = found.similarities.gather(1, order).sort(
+        dim=1, descending=True, stable=True
+    )
+    return Neighbors(similarities, indices.gather(1, order))

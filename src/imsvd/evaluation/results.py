@@ -19,10 +19,9 @@ from pydantic import ValidationError
 
 from imsvd.config import Config
 from imsvd.errors import InputError
+from imsvd.evaluation.classification import LINEAR_RECIPES, PLACES205_SETTINGS
 from imsvd.evaluation.knn import KNNSettings
-from imsvd.evaluation.linear import LINEAR_RECIPES
-from imsvd.evaluation.places205 import PLACES205_SETTINGS
-from imsvd.evaluation.svm import SVMSettings
+from imsvd.evaluation.voc07 import SVMSettings
 from imsvd.paper_numbers import reported
 from imsvd.recipes import recipe
 from imsvd.runs import RunFolder

@@ -27,8 +27,15 @@ from imsvd.datasets import open_source
 from imsvd.distributed import rank
 from imsvd.encoder import load, untrained_encoder
 from imsvd.errors import InputError, Interrupted
-from imsvd.evaluation import Features, KNNSettings, knn, linear_probe, usable_neighbors
-from imsvd.evaluation.protocols import Split, split_features
+from imsvd.evaluation import (
+    Features,
+    FeatureSplits,
+    KNNSettings,
+    encode_splits,
+    knn,
+    linear_probe,
+    usable_neighbors,
+)
 from imsvd.explanations.meaning import explainability
 from imsvd.files import write_atomically
 from imsvd.grid.jobs import FAILURE, CurvePoint, Outcome, data_fingerprint, write_outcome
@@ -53,7 +60,7 @@ def run_job(folder: Path, *, trained: bool, parallel: int, console: Console) -> 
         return
     began = time.monotonic()
     encoder = load(folder) if trained else untrained_encoder(config)
-    split = split_features(encoder, config.data.source, console)
+    split = encode_splits(encoder, config.data.source, console)
     records = run.metrics() if trained else []
     facts = environment()
     outcome = Outcome(
@@ -79,7 +86,7 @@ def run_job(folder: Path, *, trained: bool, parallel: int, console: Console) -> 
     write_outcome(folder, outcome)
 
 
-def evaluate_split(split: Split) -> dict[str, float]:
+def evaluate_split(split: FeatureSplits) -> dict[str, float]:
     """Return the kNN-20, kNN-200 and linear-probe accuracies on the test images, in percent."""
     settings = usable_neighbors(KNNSettings(), len(split.train.features))
     parts = (*_labeled(split.train), *_labeled(split.test))
@@ -127,7 +134,7 @@ def accuracy_curve(records: list[dict[str, Any]]) -> tuple[CurvePoint, ...]:
 
 
 def _labeled(features: Features) -> tuple[Tensor, Tensor]:
-    assert features.labels is not None  # split_features rejects data without labels
+    assert features.labels is not None  # encode_splits rejects data without labels
     return features.features, features.labels
 
 

@@ -17,13 +17,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from imsvd.datasets.drawn.scene_files import write_scenes
-from imsvd.encoder import load
 from imsvd.errors import InputError
-from imsvd.evaluation.classification import adapted, open_labeled
-from imsvd.evaluation.classifier import Evaluation
-from imsvd.evaluation.places205 import PLACES205_SETTINGS
-from imsvd.evaluation.protocols import evaluate_coco, evaluate_places205, evaluate_voc07
-from imsvd.evaluation.supervised import evaluate_by_training
+from imsvd.evaluation.protocols import evaluate
 from imsvd.explanations import explain
 from imsvd.files import write_atomically
 from imsvd.grid.jobs import Job, run_folder
@@ -112,12 +107,13 @@ _STAND_INS = {"voc07": "scenes", "coco": "scenes", "places205": "own classes"}
 
 def _measure_voc07(measurement: Measurement, store: Path, console: Console) -> dict[str, float]:
     data = _scenes(measurement, store, "voc", console)
-    return evaluate_voc07(run_folder(store, measurement.job), data, console=console)
+    return evaluate("voc07", run_folder(store, measurement.job), data, console=console)
 
 
 def _measure_coco(measurement: Measurement, store: Path, console: Console) -> dict[str, float]:
     data = _scenes(measurement, store, "coco", console)
-    return evaluate_coco(run_folder(store, measurement.job), data, scale="small", console=console)
+    folder = run_folder(store, measurement.job)
+    return evaluate("coco", folder, data, scale="small", console=console)
 
 
 def _scenes(measurement: Measurement, store: Path, layout: str, console: Console) -> str | Path:
@@ -129,15 +125,10 @@ def _scenes(measurement: Measurement, store: Path, layout: str, console: Console
 
 
 def _measure_places205(measurement: Measurement, store: Path, console: Console) -> dict[str, float]:
+    stand_in = measurement.asked["data"] == _STAND_INS["places205"]
+    data = measurement.asked["images" if stand_in else "data"]
     folder = run_folder(store, measurement.job)
-    if measurement.asked["data"] != _STAND_INS["places205"]:
-        return evaluate_places205(folder, measurement.asked["data"], console=console)
-    images = measurement.asked["images"]
-    splits = open_labeled(images)
-    settings = adapted(PLACES205_SETTINGS, splits.train, None, ())
-    # Another name than the protocol's own, for results.jsonl must not call these images Places205.
-    evaluation = Evaluation("places205-adapted", load(folder), splits, settings)
-    metrics = evaluate_by_training(evaluation, folder, images, console)
+    metrics = evaluate("places205", folder, data, stand_in=stand_in, console=console)
     return {name.replace("_adapted", ""): value for name, value in metrics.items()}
 
 
