@@ -91,9 +91,9 @@ def test_a_batch_leaves_some_steps_and_never_exceeds_the_published(count: int) -
         (["head_lr=-1"], "head_lr=-1 cannot be used"),
         (["epochs=0"], "epochs=0 cannot be used"),
         (["frozen=false"], "backbone_lr=0 trains no backbone"),
-        (["milestones=[8, 6]"], r"milestones=\[8, 6\] must be rising"),
-        (["epochs=5", "milestones=[6]"], r"milestones=\[6\] lie beyond epochs=5; .* --epochs"),
-        (["crop_scale=[0.5, 1.5]"], "rising shares of at most 1"),
+        (["milestones=[8, 6]"], r"milestones=\[8, 6\] must be increasing"),
+        (["epochs=5", "milestones=[6]"], r"milestones=\[6\] exceed epochs=5; .* --epochs"),
+        (["crop_scale=[0.5, 1.5]"], "increasing fractions of at most 1"),
         (["batch_size=97"], "batch_size=97 is larger than the 96 training images; set it to 96"),
     ],
 )
@@ -277,7 +277,7 @@ def test_a_list_that_leaves_a_class_out_is_refused(folders: LabeledSplits, tmp_p
     [
         (["0001.png", "nowhere.png"], "lists nowhere.png, which is not among the training images"),
         (["class1/0000.png"], "lists class1/0000.png, which is not among"),
-        (["# nothing", ""], "lists no images; write one file name a line"),
+        (["# nothing", ""], "lists no images; write one file name per line"),
     ],
 )
 def test_what_a_list_must_not_hold(

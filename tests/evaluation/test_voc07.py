@@ -150,7 +150,7 @@ def test_an_empty_class_is_refused_before_anything_is_encoded(
     path = spoilt(scenes, tmp_path) / "ImageSets" / "Main" / f"star_{split}.txt"
     lines = [f"{line.split()[0]} {label}" for line in path.read_text().splitlines()]
     path.write_text("\n".join(lines))
-    monkeypatch.setattr("imsvd.evaluation.voc07.extract_features", None)
+    monkeypatch.setattr("imsvd.evaluation.voc07.encode_source", None)
     command.refuses(["evaluate", "voc07", str(trained), str(tmp_path / "voc")], *phrases)
 
 
@@ -320,7 +320,7 @@ def test_both_equal_the_literal_definitions(ranking: list[tuple[int, bool]]) -> 
     [
         ([1.0, 2.0], [0, 0], "without positive"),
         ([1.0], [1, 0], "labels"),
-        ([1.0, float("nan")], [1, 0], "not finite"),
+        ([1.0, float("nan")], [1, 0], "must be finite"),
     ],
 )
 def test_what_has_no_average_precision(
