@@ -77,7 +77,6 @@ OPTIONS = {
     "bench heads": ["--batch", "--widths", "--repeats", "--output"],
     "bench views": ["images", "--small", "--seconds", "--repeats", "--output"],
     "bench step": ["--networks", "--seconds", "--repeats", "--output", "--convolutions"],
-    "bench index": ["--images", "--repeats", "--output"],
     "bench knn": ["--queries", "--bank", "--width", "--neighbors", "--repeats", "--output"],
 }
 

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from imsvd import distributed
 from imsvd.datasets.drawn.shapes import ShapesSource
-from imsvd.datasets.quarantine import Quarantine
+from imsvd.datasets.reading import Quarantine
 from imsvd.errors import InputError
 from imsvd.training.agreement import require_same_start, shared_quarantine
 from tests import gloo
-from tests.datasets.test_quarantine import PartlyBad, bad_images
+from tests.datasets.test_reading import PartlyBad, bad_images
 
 
 def local_values(rank: int) -> Tensor:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from imsvd.datasets import ImageSource, open_source
-from imsvd.datasets.subset import Subset
+from imsvd.datasets.sources import Subset
 from imsvd.encoder import Encoder
 from imsvd.errors import InputError
 from imsvd.evaluation import extract_features

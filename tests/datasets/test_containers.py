@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from imsvd.datasets import EncodedSource, ImageSource, Quarantine, UnreadableImage, open_source
 from imsvd.datasets.decoding import decode_image
-from imsvd.datasets.quarantine import read_or_replace
+from imsvd.datasets.reading import read_or_replace
 from imsvd.errors import InputError
 from imsvd.views import make_view, paper_views, sample_parameters
 from tests.datasets.containers import WRITERS, Files, pictures

@@ -3,13 +3,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from imsvd.datasets.arrays import ArraySource
 from imsvd.datasets.drawn.shapes import ShapesSource
 from imsvd.datasets.named import NAMED
+from imsvd.datasets.opening import _is_pattern as is_pattern
+from imsvd.datasets.opening import expand_pattern as expand
 from imsvd.datasets.opening import open_source
+from imsvd.datasets.sources import ArraySource
 from imsvd.errors import InputError
 from tests.datasets.containers import image_table, pictures, write_parquet, write_tar, write_zip
-from tests.datasets.test_folder import put
+from tests.datasets.test_folders import put
 
 
 def labels_of(data: Path, split: str) -> list[int] | None:
@@ -160,3 +162,28 @@ def test_a_file_named_without_a_folder(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(open_source("a.zip")) == 1
     with pytest.raises(InputError, match=r"'b\.zip' is neither a folder or file"):
         open_source("b.zip")
+
+
+def names(pattern: str) -> list[str]:
+    return [path.name for path in expand(pattern)]
+
+
+def test_ranges_choices_and_stars(tmp_path: Path) -> None:
+    for name in ("a-08.tar", "a-09.tar", "a-10.tar", "b-09.tar"):
+        (tmp_path / name).touch()
+    assert names(f"{tmp_path}/a-{{08..10}}.tar") == ["a-08.tar", "a-09.tar", "a-10.tar"]
+    assert names(f"{tmp_path}/{{a,b}}-09.tar") == ["a-09.tar", "b-09.tar"]
+    assert names(f"{tmp_path}/{{a,b}}-0*.tar") == ["a-08.tar", "a-09.tar", "b-09.tar"]
+
+
+@pytest.mark.parametrize("pattern", ["{5..3}.tar", "{0..99999999999}.tar", "x/*.tar"])
+def test_what_stands_for_nothing_gets_a_sentence(tmp_path: Path, pattern: str) -> None:
+    with pytest.raises(InputError):
+        expand(f"{tmp_path}/{pattern}")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("a.tar", False), ("a*.tar", True), ("{1..2}", True)]
+)
+def test_what_is_a_pattern(name: str, expected: bool) -> None:
+    assert is_pattern(name) is expected

@@ -109,8 +109,11 @@ MAIN = "ImageSets/Main"
 @pytest.mark.parametrize(
     ("spoil", "phrases"),
     [
-        (lambda base: shutil.rmtree(base / "JPEGImages"), ["not in VOC's layout", "unpacked in"]),
-        (lambda base: shutil.rmtree(base / "ImageSets"), ["not in VOC's layout"]),
+        (
+            lambda base: shutil.rmtree(base / "JPEGImages"),
+            ["does not have the layout of VOC", "unpacked"],
+        ),
+        (lambda base: shutil.rmtree(base / "ImageSets"), ["does not have the layout of VOC"]),
         (lambda base: (base / MAIN / "test.txt").unlink(), ["there is no", "test.txt"]),
         (lambda base: (base / MAIN / "dog_test.txt").unlink(), ["there is no", "dog_test.txt"]),
         (write(f"{MAIN}/test.txt", "\n"), ["test.txt lists no images"]),
@@ -122,7 +125,7 @@ MAIN = "ImageSets/Main"
         (write(f"{MAIN}/cat_test.txt", "04 -1\n05\n"), ["cat_test.txt says '05'"]),
         (write(f"{MAIN}/cat_test.txt", "04 -1\n"), ["cat_test.txt has no label for 05"]),
         (lambda base: (base / "JPEGImages/05.jpg").unlink(), ["test.txt lists 05", "no 05.jpg"]),
-        (without_annotation, ["there is no", "02.xml"]),
+        (without_annotation, ["there is neither", "02.xml"]),
         (without_objects, ["names an object"]),
         (unlisted("Annotations/02.xml", "<annotation>"), ["02.xml cannot be read"]),
         (unlisted("Annotations/02.xml", XML.format(OBJECT.format("cat", 2))), ["difficult '2'"]),

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from imsvd.datasets import ShapesSource
-from imsvd.datasets.arrays import ArraySource
-from imsvd.datasets.places205 import open_places205
+from imsvd.datasets.named import open_places205
+from imsvd.datasets.sources import ArraySource
 from imsvd.errors import InputError
 from imsvd.evaluation.classification import (
     FINETUNE_SETTINGS,

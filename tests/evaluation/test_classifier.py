@@ -7,7 +7,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from imsvd.datasets import ShapesSource, Subset
-from imsvd.datasets.source import UnreadableImage
+from imsvd.datasets.decoding import UnreadableImage
 from imsvd.encoder import describe_encoder, load
 from imsvd.errors import InputError
 from imsvd.evaluation.classifier import Classifier, HeldOutImages, build_optimizer

@@ -157,7 +157,9 @@ def test_an_empty_class_is_refused_before_anything_is_encoded(
 def test_wrong_folders_are_one_sentence(
     command: CommandLine, trained: Path, scenes: Path, tmp_path: Path
 ) -> None:
-    command.refuses(["evaluate", "voc07", str(trained), str(tmp_path)], "not in VOC's layout")
+    command.refuses(
+        ["evaluate", "voc07", str(trained), str(tmp_path)], "does not have the layout of VOC"
+    )
     command.refuses(["evaluate", "voc07", str(tmp_path), str(scenes)], "is not a run folder")
 
 

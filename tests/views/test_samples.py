@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from imsvd.datasets import ImageSource, Subset, open_source
-from imsvd.datasets.jpeg import PlainJpeg, decode_rows
+from imsvd.datasets.decoding import PlainJpeg, decode_rows
 from imsvd.training.batches import EpochOrder, StreamedBatches
 from imsvd.views import (
     Batch,

@@ -90,18 +90,6 @@ def bench_step(
     run(names, seconds, repeats, console, output, contenders=contenders)
 
 
-@bench.command("index")
-def bench_index(
-    images: Annotated[int, typer.Option(help="Tiny images in the temporary folder.")] = 20_000,
-    repeats: Repeats = 3,
-    output: Output = None,
-) -> None:
-    """Compare the time to open a folder of many images, first and again, with torchvision."""
-    from imsvd.bench.index import run  # noqa: PLC0415
-
-    run(images, repeats, console, output)
-
-
 @bench.command("knn")
 def bench_knn(
     queries: Annotated[int, typer.Option(help="Number of query features.")] = 10_000,

@@ -1,13 +1,17 @@
-"""Where images come from: folders, archives, tables, lists, named datasets, drawn `shapes`."""
+"""Where images come from: folders, archives, tables, streams, named and drawn datasets."""
 
+from imsvd.datasets.decoding import UnreadableImage
 from imsvd.datasets.drawn.shapes import ShapesSource
-from imsvd.datasets.encoded import EncodedSource
-from imsvd.datasets.folder import ImageFolderSource
-from imsvd.datasets.memory import load_into_memory, small_image_size
+from imsvd.datasets.folders import ImageFolderSource
 from imsvd.datasets.opening import open_source
-from imsvd.datasets.quarantine import BadImage, Quarantine, read_or_replace
-from imsvd.datasets.source import ImageSource, UnreadableImage
-from imsvd.datasets.subset import Subset
+from imsvd.datasets.reading import (
+    BadImage,
+    Quarantine,
+    load_into_memory,
+    read_or_replace,
+    small_image_size,
+)
+from imsvd.datasets.sources import EncodedSource, ImageSource, Subset
 
 __all__ = [
     "BadImage",

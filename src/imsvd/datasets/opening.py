@@ -1,32 +1,40 @@
-"""From what the user calls the data to a source of images."""
+"""From the name, folder, files or address that the user gives to a source of images."""
 
 import difflib
+import glob
+import itertools
 import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from imsvd.datasets.arrow_files import (
+from imsvd.datasets.archives import open_tars, open_zip, refuse_compressed
+from imsvd.datasets.drawn.shapes import MIN_SIZE, ShapesSource
+from imsvd.datasets.folders import ImageFolderSource, open_list, require_folder
+from imsvd.datasets.layouts import (
+    TEST_NAMES,
+    NoImagesError,
+    Parts,
+    Split,
+    is_hidden,
+    open_split,
+)
+from imsvd.datasets.named import NAMED
+from imsvd.datasets.sources import ImageSource
+from imsvd.datasets.streams import is_remote, is_shard_folder, open_stream
+from imsvd.datasets.tables import (
     is_saved_dataset,
     open_arrow,
     open_parquet,
     open_saved_dataset,
 )
-from imsvd.datasets.drawn.shapes import MIN_SIZE, ShapesSource
-from imsvd.datasets.folder import ImageFolderSource, require_folder
-from imsvd.datasets.named import NAMED, Split
-from imsvd.datasets.names import NoImagesError, is_hidden
-from imsvd.datasets.path_list import open_list
-from imsvd.datasets.patterns import expand, is_pattern
-from imsvd.datasets.source import ImageSource
-from imsvd.datasets.splits import TEST_NAMES, Parts, open_split
-from imsvd.datasets.stream import is_remote, is_shard_folder, open_stream
-from imsvd.datasets.tar_archive import open_tars
-from imsvd.datasets.zip_archive import open_zip
 from imsvd.errors import InputError
 
 DATASET_NAMES = ("shapes", *NAMED)
 _SHAPES = re.compile(r"shapes(?::(?P<count>\d+))?(?:@(?P<size>\d+))?")
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_MAX_FILES = 1_000_000
 
 
 def open_source(data: str | Path, split: Split = "train") -> ImageSource:
@@ -34,18 +42,20 @@ def open_source(data: str | Path, split: Split = "train") -> ImageSource:
 
     - "cifar10", "cifar100", "stl10", "stl10-unlabeled": downloaded once.
     - "shapes": drawn on demand; "shapes:5000" has 5,000 training images, "shapes@64" is 64 px.
-    - a folder with train/ and test/ (or val/, valid/, validation/), as ImageNet has: `split`
-      picks one. Of several test folders, the first with labels.
+    - a folder with train/ and test/ (or val/, valid/, validation/), such as ImageNet: `split`
+      selects one. Of several test folders, the first with labels.
     - any other folder of images: all of it is for training.
-    - a .zip or .tar, read in place, with the same rules for what is inside.
-    - a .parquet or .arrow file, or a folder that Hugging Face `datasets` saved.
-    - a .txt or .lst file that lists images, one path a line.
+    - a .zip or .tar, read in place, with the same rules for its contents.
+    - a .parquet or .arrow file, or a folder saved by Hugging Face `datasets`.
+    - a .txt or .lst file that lists images, one path per line.
     - several .tar, .parquet or .arrow files: their folder, "folder/*.tar", "s-{000..127}.tar";
-      names that begin with train, test or val tell the splits.
-    - a folder of litdata's shards, or "s3://…", "gs://…", "r2://…", "azure://…": streamed.
+      names that begin with train, test or val determine the split.
+    - a folder of litdata shards, or "s3://…", "gs://…", "r2://…", "azure://…": streamed.
 
-    A name wins over a folder so called; write "./shapes" for the folder. Whatever cannot be
-    opened raises `InputError`.
+    A name takes precedence over a folder of that name; write "./shapes" for the folder.
+
+    Raises:
+        InputError: if the data cannot be opened.
     """
     if isinstance(data, str):
         if _SHAPES.fullmatch(data):
@@ -55,9 +65,9 @@ def open_source(data: str | Path, split: Split = "train") -> ImageSource:
         if is_remote(data):
             return open_stream(data, split)
     root = Path(data).expanduser()
-    if not _exists(root) and is_pattern(str(data)):
-        return _open_files(expand(str(data)), split)
-    # A bare word that is no path may be a misspelled name; Path("") would be the current folder.
+    if not _exists(root) and _is_pattern(str(data)):
+        return _open_files(expand_pattern(str(data)), split)
+    # A bare word that is not a path may be a misspelled name; Path("") is the current folder.
     if isinstance(data, str) and (not data or ("/" not in data and not _exists(root))):
         raise InputError(_unknown(data))
     if _is_file(root):
@@ -66,17 +76,25 @@ def open_source(data: str | Path, split: Split = "train") -> ImageSource:
     return _open_folder(root, split)
 
 
+def absolute(data: str | Path) -> str:
+    """Return the absolute path of a folder or file; names and addresses stay as they are."""
+    path = Path(data).expanduser()
+    # As in `open_source`, a name takes precedence over a folder of that name.
+    named = isinstance(data, str) and re.split("[:@]", data)[0] in DATASET_NAMES
+    return str(path.resolve()) if path.exists() and not named else str(data)
+
+
 def _open_shapes(name: str, split: Split) -> ImageSource:
     match = _SHAPES.fullmatch(name)
     assert match is not None
     count, size = match["count"], match["size"]
     if count is not None and int(count) == 0:
-        raise InputError(f"'{name}' asks for no images; write for example shapes:5000")
+        raise InputError(f"'{name}' has no images; write for example shapes:5000.")
     if size is not None and int(size) < MIN_SIZE:
-        raise InputError(f"'{name}' asks for images of {size} px; shapes needs {MIN_SIZE} or more")
+        raise InputError(f"'{name}' has images of {size} px; shapes must have {MIN_SIZE} or more.")
     return ShapesSource(
         split,
-        # The test images stay the same however many are trained on, so that scores compare.
+        # The number of test images is fixed, so that scores are comparable.
         count=int(count) if count is not None and split == "train" else None,
         size=int(size) if size is not None else 32,
     )
@@ -85,22 +103,19 @@ def _open_shapes(name: str, split: Split) -> ImageSource:
 def _open_one_zip(files: Sequence[Path], split: Split) -> ImageSource:
     if len(files) > 1:
         raise InputError(
-            f"{files[0]} is one of {len(files)} zip archives; give one, or unpack them into a folder"
+            f"{files[0]} is one of {len(files)} zip archives; give one, or unpack them into a folder."
         )
     return open_zip(files[0], split)
 
 
 def _open_one_list(files: Sequence[Path], split: Split) -> ImageSource:
     if len(files) > 1:
-        raise InputError(f"{files[0]} is one of {len(files)} lists; join them into one")
+        raise InputError(f"{files[0]} is one of {len(files)} lists; join them into one.")
     return open_list(files, split)
 
 
 def _refuse_compressed(files: Sequence[Path], _split: Split) -> ImageSource:
-    raise InputError(
-        f"{files[0]} is compressed as a whole, so that no image in it can be read without all "
-        f"before it; unpack it and give the folder, or give a plain tar"
-    )
+    return refuse_compressed(files)
 
 
 _CONTAINERS: dict[str, Callable[[Sequence[Path], Split], ImageSource]] = {
@@ -116,18 +131,20 @@ _OPENERS = {**_CONTAINERS, ".txt": _open_one_list, ".lst": _open_one_list}
 def _open_files(files: list[Path], split: Split) -> ImageSource:
     kinds = sorted({path.suffix.lower() for path in files})
     if len(kinds) > 1:
-        raise InputError(f"{files[0]} comes with files of other kinds ({', '.join(kinds)})")
+        raise InputError(
+            f"{files[0]} is mixed with files of other kinds ({', '.join(kinds)}); give one kind."
+        )
     if kinds[0] not in _OPENERS or not _is_file(files[0]):
         raise InputError(
             f"{files[0]} is a file; give the folder that holds the images, or a .zip, .tar, "
-            f".parquet, .arrow, .txt or .lst file"
+            f".parquet, .arrow, .txt or .lst file."
         )
     return _OPENERS[kinds[0]](files, split)
 
 
 def _open_folder(root: Path, split: Split) -> ImageSource:
     if not os.access(root, os.R_OK | os.X_OK):
-        raise InputError(f"the folder {root} cannot be read (no permission)")
+        raise InputError(f"the folder {root} cannot be read (no permission).")
     if is_saved_dataset(root):
         return open_saved_dataset(root, split)
     if is_shard_folder(root):
@@ -137,7 +154,7 @@ def _open_folder(root: Path, split: Split) -> ImageSource:
             split,
             _parts_of_folder(root),
             ImageFolderSource,
-            f"{root} has no test images: give a folder with train/ and test/ (or val/) in it",
+            f"{root} has no test images: give a folder with train/ and test/ (or val/) in it.",
         )
     except NoImagesError:
         files = _containers_in(root)
@@ -155,7 +172,7 @@ def _parts_of_folder(root: Path) -> Parts[Path]:
 
 
 def _containers_in(root: Path) -> list[Path]:
-    """The archives or tables in a folder and its sub-folders, all of the kind that comes first."""
+    """Return the archives or tables in a folder and its subfolders, all of the first kind found."""
     found: dict[str, list[Path]] = {}
     for path in sorted([*root.glob("*"), *root.glob("*/*")]):
         kind = path.suffix.lower()
@@ -167,7 +184,7 @@ def _containers_in(root: Path) -> list[Path]:
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError):  # a name too long, or no possible name
+    except (OSError, ValueError):  # a name too long or impossible
         return False
 
 
@@ -176,7 +193,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _holds_nothing_but(root: Path, name: str) -> bool:
-    """Whether `name` is the only visible entry; else it may be a class, such as trains."""
+    """Return whether `name` is the only visible entry; otherwise it may be a class."""
     return [entry.name for entry in root.iterdir() if not entry.name.startswith(".")] == [name]
 
 
@@ -184,12 +201,47 @@ def _unknown(data: str) -> str:
     near = difflib.get_close_matches(data.lower(), DATASET_NAMES, n=1, cutoff=0.6)
     suggestion = f"; did you mean {near[0]}?" if near else ""
     names = ", ".join(DATASET_NAMES)
-    return f"'{data}' is neither a folder or file nor a built-in dataset ({names}){suggestion}"
+    return (
+        f"'{data}' is neither a folder or file nor a built-in dataset ({names}){suggestion or '.'}"
+    )
 
 
-def absolute(data: str | Path) -> str:
-    """Return a folder's full path, so that it is found from anywhere; names stay as they are."""
-    path = Path(data).expanduser()
-    # A name wins over a folder so called, as it does where the data are opened.
-    named = isinstance(data, str) and re.split("[:@]", data)[0] in DATASET_NAMES
-    return str(path.resolve()) if path.exists() and not named else str(data)
+def _is_pattern(data: str) -> bool:
+    """Return whether a name stands for several files."""
+    return _BRACES.search(data) is not None or glob.has_magic(data)
+
+
+def expand_pattern(pattern: str) -> list[Path]:
+    """Return the files that a pattern such as s-{000..127}.tar or data/*.parquet stands for."""
+    files: list[Path] = []
+    for name in itertools.islice(_expand_braces(pattern), _MAX_FILES):
+        path = Path(name).expanduser()
+        if glob.has_magic(name):
+            files += map(Path, sorted(glob.glob(str(path), recursive=True)))  # noqa: PTH207 - ~, ..
+        elif path.is_file():
+            files.append(path)
+        else:
+            raise InputError(f"there is no file {path}, to which {pattern} expands.")
+    if not files:
+        raise InputError(f"no file matches {pattern}.")
+    return files
+
+
+def _expand_braces(pattern: str) -> "itertools.chain[str]":
+    match = _BRACES.search(pattern)
+    if match is None:
+        return itertools.chain([pattern])
+    before, after = pattern[: match.start()], pattern[match.end() :]
+    return itertools.chain.from_iterable(
+        _expand_braces(before + choice + after) for choice in _choices(match[1])
+    )
+
+
+def _choices(inside: str) -> list[str]:
+    span = _RANGE.fullmatch(inside)
+    if span is None:
+        return inside.split(",")
+    first, last = int(span[1]), int(span[2])
+    if last - first >= _MAX_FILES:
+        raise InputError(f"{{{inside}}} stands for more than {_MAX_FILES:,} files.")
+    return [str(number).zfill(len(span[1])) for number in range(first, last + 1)]

@@ -1,12 +1,12 @@
 """Images and multi-label targets in the layout of Pascal VOC's development kit.
 
     VOC2007/JPEGImages/000005.jpg
-    VOC2007/ImageSets/Main/trainval.txt            all images of a split, one identifier a line
-    VOC2007/ImageSets/Main/chair_trainval.txt      "000005  1": 1 there, -1 not, 0 difficult only
-    VOC2007/Annotations/000005.xml                 used where the lists by class are absent
+    VOC2007/ImageSets/Main/trainval.txt            identifiers of a split, one per line
+    VOC2007/ImageSets/Main/chair_trainval.txt      "000005  1": 1 present, -1 absent, 0 difficult
+    VOC2007/Annotations/000005.xml                 used if there are no lists by class
 
-http://host.robots.ox.ac.uk/pascal/VOC/voc2007/. Everything is checked when it is opened; only
-whether an image can be decoded shows when it is read.
+http://host.robots.ox.ac.uk/pascal/VOC/voc2007/. All lists are checked on opening; images are
+decoded later.
 """
 
 from collections.abc import Sequence
@@ -17,54 +17,39 @@ from xml.etree import ElementTree as Xml
 import torch
 from torch import Tensor
 
-from imsvd.datasets.encoded import EncodedSource, read_file
-from imsvd.datasets.folder import require_folder
-from imsvd.datasets.names import is_image_name
-from imsvd.datasets.source import hash_listing
+from imsvd.datasets.folders import require_folder
+from imsvd.datasets.layouts import is_image_name
+from imsvd.datasets.sources import PathSource, hash_listing
 from imsvd.errors import InputError
 
 SPLITS = ("trainval", "test")
 PRESENT, DIFFICULT, ABSENT = 1, 0, -1
 _PLACES = ("", "VOC2007", "VOCdevkit/VOC2007")
 
-# Label of every image by identifier, for every class.
 _Labels = dict[str, dict[str, int]]
+"""For every class, the label of every image by identifier."""
 
 
-class VOCSource(EncodedSource):
+class VOCSource(PathSource):
     """The images of one split, in the order of its list.
 
     Attributes:
-        targets: (n, classes) int8: 1 present, -1 absent, 0 present only in objects that are
-            marked difficult, which counts neither way.
+        targets: (n, classes) int8: 1 present, -1 absent, 0 present only in objects marked
+            difficult, which counts neither way.
         class_names: names of the columns of `targets`.
     """
 
-    def __init__(self, split: str, files: Sequence[Path], labels: _Labels) -> None:
+    def __init__(self, split: str, folder: Path, files: Sequence[str], labels: _Labels) -> None:
+        super().__init__(folder, files)
         self.split = split
         self.class_names = tuple(labels)
-        self._files = tuple(files)
-        rows = [[labels[name][path.stem] for name in labels] for path in files]
+        rows = [[labels[name][Path(file).stem] for name in labels] for file in files]
         self.targets: Tensor = torch.tensor(rows, dtype=torch.int8)
 
-    def __len__(self) -> int:
-        return len(self._files)
-
-    def encoded(self, index: int) -> bytes:
-        """The bytes of the image file."""
-        identity = self.identity(index)
-        return read_file(self._files[index], identity)
-
-    def identity(self, index: int) -> str:
-        """The name of the file in JPEGImages."""
-        self.require_index(index)
-        return self._files[index].name
-
     def fingerprint(self) -> str:
-        """Hash of names, classes and targets."""
-        names = [path.name.encode() for path in self._files]
+        """Return a hash of names, classes and targets."""
         classes = [name.encode() for name in self.class_names]
-        return hash_listing([*names, *classes, self.targets.numpy().tobytes()])
+        return hash_listing([self._names.blob, *classes, self.targets.numpy().tobytes()])
 
 
 class VOCData(NamedTuple):
@@ -75,11 +60,7 @@ class VOCData(NamedTuple):
 
 
 def open_voc(root: str | Path) -> VOCData:
-    """Open a VOC2007 folder, or the folder around it or around its VOCdevkit.
-
-    Raises:
-        InputError: one sentence about the first thing that is not as VOC has it.
-    """
+    """Open a VOC2007 folder, or the folder that contains it or its VOCdevkit."""
     base = _find_base(Path(root).expanduser())
     images = _list_images(base / "JPEGImages")
     identifiers = {split: _read_split(base, split) for split in SPLITS}
@@ -88,11 +69,11 @@ def open_voc(root: str | Path) -> VOCData:
             if name not in images:
                 raise InputError(
                     f"{_list_path(base, split)} lists {name}, but {base / 'JPEGImages'} holds no "
-                    f"{name}.jpg; add the image or take it off the list."
+                    f"{name}.jpg; add the image or remove it from the list."
                 )
     labels = _read_labels(base, identifiers)
     sources = (
-        VOCSource(split, [images[name] for name in names], labels[split])
+        VOCSource(split, base / "JPEGImages", [images[name] for name in names], labels[split])
         for split, names in identifiers.items()
     )
     return VOCData(*sources)
@@ -104,13 +85,14 @@ def _find_base(root: Path) -> Path:
         if (root / place / "JPEGImages").is_dir() and (root / place / "ImageSets").is_dir():
             return root / place
     raise InputError(
-        f"{root} is not in VOC's layout: it holds no VOCdevkit/VOC2007 with JPEGImages and "
-        "ImageSets/Main in it; give the folder that VOC's archives were unpacked in."
+        f"{root} does not have the layout of VOC: it holds no VOCdevkit/VOC2007 with JPEGImages and "
+        "ImageSets/Main; give the folder into which VOC's archives were unpacked."
     )
 
 
-def _list_images(folder: Path) -> dict[str, Path]:
-    return {path.stem: path for path in sorted(folder.iterdir()) if is_image_name(path.name)}
+def _list_images(folder: Path) -> dict[str, str]:
+    """Return file names by identifier."""
+    return {path.stem: path.name for path in sorted(folder.iterdir()) if is_image_name(path.name)}
 
 
 def _list_path(base: Path, split: str, class_name: str | None = None) -> Path:
@@ -123,7 +105,7 @@ def _read_lines(path: Path) -> list[str]:
         lines = path.read_text().splitlines()
     except FileNotFoundError:
         raise InputError(
-            f"there is no {path}; VOC's archives have it, and `imsvd scenes --format voc` writes it."
+            f"there is no {path}; unpack VOC's archives again, or run `imsvd scenes --format voc`."
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read ({error}).") from error
@@ -134,15 +116,15 @@ def _read_split(base: Path, split: str) -> list[str]:
     path = _list_path(base, split)
     names = [line.strip() for line in _read_lines(path)]
     if not names:
-        raise InputError(f"{path} lists no images; write one identifier a line.")
+        raise InputError(f"{path} lists no images; write one identifier per line.")
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"{path} lists {twice} more than once; name every image once.")
+        raise InputError(f"{path} lists {twice} more than once; list every image once.")
     return names
 
 
 def _read_labels(base: Path, identifiers: dict[str, list[str]]) -> dict[str, _Labels]:
-    """The labels of both splits from the lists by class or, without those, from the XML files."""
+    """Read the labels of both splits from the lists by class, otherwise from the XML files."""
     suffix = "_trainval.txt"
     lists = sorted((base / "ImageSets" / "Main").glob(f"*{suffix}"))
     if not lists:
@@ -180,7 +162,7 @@ def _labels_from_annotations(base: Path, identifiers: dict[str, list[str]]) -> d
     )
     if not classes:
         raise InputError(
-            f"no file in {base / 'Annotations'} names an object; nothing can be learned."
+            f"no file in {base / 'Annotations'} names an object; unpack VOC's archives again."
         )
     return {
         split: {
@@ -192,13 +174,13 @@ def _labels_from_annotations(base: Path, identifiers: dict[str, list[str]]) -> d
 
 
 def _read_annotation(path: Path) -> dict[str, int]:
-    """The classes in an image: present, or only in difficult objects."""
+    """Return the classes in an image: present, or only in difficult objects."""
     try:
         root = Xml.parse(path).getroot()
     except FileNotFoundError:
         raise InputError(
-            f"there is no {path}, and no lists by class in ImageSets/Main; one of both must say "
-            "what is in the image."
+            f"there is neither {path} nor a list by class in ImageSets/Main; add either to label the "
+            "image."
         ) from None
     except (OSError, Xml.ParseError) as error:
         raise InputError(f"{path} cannot be read ({error}).") from error
@@ -208,8 +190,8 @@ def _read_annotation(path: Path) -> dict[str, int]:
         difficult = (entry.findtext("difficult") or "0").strip()
         if not name or difficult not in ("0", "1"):
             raise InputError(
-                f"{path} has an object with name {name!r} and difficult {difficult!r}; a class's "
-                "name and 0 or 1 are needed."
+                f"{path} has an object with name {name!r} and difficult {difficult!r}; give the name "
+                "of a class and 0 or 1."
             )
         label = DIFFICULT if difficult == "1" else PRESENT
         labels[name] = max(label, labels.get(name, DIFFICULT))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from imsvd.config import Config
 from imsvd.datasets import ImageSource, Quarantine, Subset, load_into_memory
-from imsvd.datasets.source import hash_listing
+from imsvd.datasets.sources import hash_listing
 from imsvd.distributed import all_reduce_sum, own_slice, together
 from imsvd.encoder import Encoder, EncoderDescription
 from imsvd.evaluation import extract_features

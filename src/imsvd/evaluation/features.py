@@ -27,7 +27,7 @@ from imsvd.datasets import (
     open_source,
     small_image_size,
 )
-from imsvd.datasets.workers import load_batches
+from imsvd.datasets.reading import load_batches
 from imsvd.distributed import gather_lists, own_slice, together, world_size
 from imsvd.encoder import Encoder
 from imsvd.errors import InputError

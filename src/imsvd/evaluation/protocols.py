@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 
 from imsvd.config import ComputeSettings, Config
-from imsvd.datasets.places205 import open_places205
+from imsvd.datasets.named import open_places205
 from imsvd.datasets.voc import open_voc
 from imsvd.distributed import all_gather_rows, gather_lists, on_first_rank
 from imsvd.encoder import Encoder, encoder_details, open_encoder, results_folder

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from imsvd.datasets import ImageSource, UnreadableImage
-from imsvd.datasets.encoded import EncodedSource
-from imsvd.datasets.stream import StreamSource
+from imsvd.datasets.sources import EncodedSource
+from imsvd.datasets.streams import StreamSource
 from imsvd.encoder import Encoder, EncoderDescription
 from imsvd.evaluation.features import center_crop
 from imsvd.information import soft_discretize

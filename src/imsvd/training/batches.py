@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from imsvd.datasets import ImageSource
-from imsvd.datasets.workers import load_batches
+from imsvd.datasets.reading import load_batches
 from imsvd.errors import InputError
 from imsvd.views import (
     Batch,

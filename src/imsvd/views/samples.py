@@ -25,7 +25,7 @@ from imsvd.datasets import (
     UnreadableImage,
     read_or_replace,
 )
-from imsvd.datasets.jpeg import (
+from imsvd.datasets.decoding import (
     HAS_SIMPLEJPEG,
     REDUCTIONS,
     NotPlainError,

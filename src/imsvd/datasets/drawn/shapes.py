@@ -26,7 +26,7 @@ from imsvd.datasets.drawn.drawing import (
     Figures,
     draw,
 )
-from imsvd.datasets.source import ImageSource, hash_listing
+from imsvd.datasets.sources import ImageSource, hash_listing
 
 MIN_SIZE = 16
 _COUNTS = {"train": 6000, "test": 2000}

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from imsvd.datasets.workers import load_batches
+from imsvd.datasets.reading import load_batches
 from imsvd.evaluation.coco.data import CocoSplit, Target
 
 Sample = tuple[Tensor, Target]

@@ -22,10 +22,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from imsvd.datasets.decoding import decode_image
-from imsvd.datasets.encoded import read_file
-from imsvd.datasets.folder import require_folder
-from imsvd.datasets.source import UnreadableImage
+from imsvd.datasets.decoding import UnreadableImage, decode_image, read_file
+from imsvd.datasets.folders import require_folder
 from imsvd.errors import InputError
 from imsvd.evaluation.coco.segmentation import (
     check_segmentation,

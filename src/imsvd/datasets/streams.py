@@ -1,7 +1,7 @@
-"""Images streamed from shards that litdata wrote, for data larger than a disk.
+"""Images streamed from litdata shards, for data larger than the disk.
 
-Only the bytes of the image that is asked for are fetched, so that any image can be read at any time
-and a resumed run continues exactly. The labels are spread over all shards and are not fetched.
+Only the bytes of the requested image are fetched, so any image can be read at any time and a
+resumed run continues exactly. Labels are spread over all shards and are not fetched.
 """
 
 import json
@@ -12,9 +12,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from imsvd.datasets.encoded import EncodedSource
-from imsvd.datasets.named import Split
-from imsvd.datasets.source import ImageSource, UnreadableImage, hash_listing
+from imsvd.datasets.decoding import UnreadableImage
+from imsvd.datasets.layouts import Split
+from imsvd.datasets.sources import EncodedSource, ImageSource, hash_listing
 from imsvd.datasets.tables import IMAGE_COLUMNS
 from imsvd.errors import InputError
 
@@ -22,35 +22,38 @@ _REMOTE = re.compile(r"(s3|gs|r2|azure)://.+")
 
 
 class StreamSource(EncodedSource):
-    """Every sample of a folder or remote prefix of litdata's shards, unlabeled.
+    """All samples of a local folder or remote prefix of litdata shards, unlabeled.
 
-    A sample is the bytes of an image file, or a dictionary, tuple or list with such bytes in it.
+    A sample is the bytes of an image file, or a dictionary, tuple or list that contains them.
     """
 
     def __init__(self, place: str) -> None:
         self.place = place
         self._opened: dict[int, tuple[threading.Lock, Any]] = {}
-        _require_litdata(place)
+        try:
+            import litdata  # noqa: F401, PLC0415 - optional
+        except ImportError as error:
+            raise InputError(f"{place} needs litdata: pip install 'imsvd[stream]'.") from error
         try:
             _, dataset = self._dataset()
-            # Not the dataset's length, which is that of one rank's share.
+            # The length of the dataset itself is that of one rank's share.
             self._counts = [int(end) - int(start) for start, end in dataset.region_of_interest]
             self._shards = [str(name) for name in dataset.subsampled_files]
             sample = self._fetch(0)
         except struct.error as error:
             raise InputError(
-                f"the samples of {place} are dictionaries of bytes, which litdata cannot fetch one "
-                f"by one from afar; write them as JPEG images or as bytes alone"
+                f"the samples of {place} are dictionaries of bytes, which litdata cannot fetch "
+                f"individually from remote storage; write them as JPEG images or plain bytes."
             ) from error
-        except Exception as error:  # whatever the connection or the description make of it
+        except Exception as error:  # a bad connection or index can raise anything
             raise InputError(
                 f"{place} cannot be opened as litdata shards ({type(error).__name__}: "
-                f"{str(error)[:200]}); check the address, the access rights and its index.json"
+                f"{str(error)[:200]}); check the address, the access rights and its index.json."
             ) from error
         if _image_bytes(sample) is None:
             raise InputError(
-                f"the samples of {place} hold no image files; write them with the bytes of a JPEG "
-                f"or PNG file under the key image"
+                f"the samples of {place} hold no image files; write the bytes of a JPEG or PNG file "
+                f"under the key image."
             )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -60,15 +63,15 @@ class StreamSource(EncodedSource):
         return sum(self._counts)
 
     def encoded(self, index: int) -> bytes:
-        """The bytes of the image file, fetched now."""
+        """Fetch the bytes of the image file."""
         identity = self.identity(index)
         try:
             sample = self._fetch(index)
         except Exception as error:
-            # No bad image: after a lost connection all would be, and the data are not at fault.
+            # Not a bad image: after a lost connection all of them would be.
             raise InputError(
                 f"{identity} of {self.place} cannot be fetched ({type(error).__name__}: "
-                f"{str(error)[:200]}); see to the connection and resume the run"
+                f"{str(error)[:200]}); check the connection and resume the run."
             ) from error
         data = _image_bytes(sample)
         if data is None:
@@ -76,12 +79,12 @@ class StreamSource(EncodedSource):
         return data
 
     def identity(self, index: int) -> str:
-        """Number of the sample, counted from 0."""
+        """Return the number of the sample, from 0."""
         self.require_index(index)
         return f"sample {index}"
 
     def fingerprint(self) -> str:
-        """Hash of the shards' names and lengths."""
+        """Return a hash of the names and lengths of the shards."""
         return hash_listing([json.dumps([self._shards, self._counts]).encode()])
 
     def _fetch(self, index: int) -> Any:
@@ -90,19 +93,19 @@ class StreamSource(EncodedSource):
             return dataset[index]
 
     def _dataset(self) -> tuple[threading.Lock, Any]:
-        """This process's own dataset: connections and threads do not survive a fork."""
+        """Return the dataset of this process; connections and threads do not survive a fork."""
         if os.getpid() not in self._opened:
             self._opened.setdefault(os.getpid(), (threading.Lock(), _open_dataset(self.place)))
         return self._opened[os.getpid()]
 
 
 def is_remote(data: str) -> bool:
-    """Whether this is the address of shards rather than a path."""
+    """Return whether this is a remote address rather than a path."""
     return _REMOTE.fullmatch(data) is not None
 
 
 def is_shard_folder(root: Path) -> bool:
-    """Whether litdata wrote its shards into this folder."""
+    """Return whether the folder contains litdata shards."""
     try:
         index = json.loads((root / "index.json").read_bytes())
     except (OSError, ValueError):
@@ -111,17 +114,10 @@ def is_shard_folder(root: Path) -> bool:
 
 
 def open_stream(place: str, split: Split) -> ImageSource:
-    """Open a prefix or folder of shards, all of it for training."""
+    """Open a folder or prefix of shards, all of it for training."""
     if split == "test":
-        raise InputError(f"{place} has no test images: streams are for training only")
+        raise InputError(f"{place} has no test images: streams are for training only.")
     return StreamSource(place)
-
-
-def _require_litdata(place: str) -> None:
-    try:
-        import litdata  # noqa: F401, PLC0415 - optional
-    except ImportError as error:
-        raise InputError(f"{place} needs litdata: pip install 'imsvd[stream]'") from error
 
 
 def _open_dataset(place: str) -> Any:
@@ -129,7 +125,7 @@ def _open_dataset(place: str) -> Any:
     from litdata.streaming.serializers import Serializer  # noqa: PLC0415
 
     class Raw(Serializer):  # type: ignore[misc]
-        """Leaves a file's bytes to our own decoder."""
+        """Returns the bytes of a file for our own decoder."""
 
         def serialize(self, data: Any) -> tuple[bytes, str | None]:
             raise NotImplementedError
@@ -141,7 +137,7 @@ def _open_dataset(place: str) -> Any:
             return False
 
     class Refused(Raw):
-        """Pickled data could run any program."""
+        """Skips pickled data, which could run any program."""
 
         def deserialize(self, _: bytes) -> Any:
             return None
@@ -154,7 +150,7 @@ def _open_dataset(place: str) -> Any:
 
 
 def _image_bytes(sample: Any) -> bytes | None:
-    """The image file in a sample: under a usual name, or else its first bytes."""
+    """Return the image file in a sample: under a usual name, otherwise its first bytes."""
     if isinstance(sample, bytes | bytearray | memoryview):
         return bytes(sample)
     if isinstance(sample, dict):

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from imsvd.datasets.decoding import UnreadableImage
 from imsvd.datasets.opening import open_source
-from imsvd.datasets.source import UnreadableImage
-from imsvd.datasets.stream import StreamSource, is_remote, is_shard_folder
+from imsvd.datasets.streams import StreamSource, is_remote, is_shard_folder
 from imsvd.errors import InputError
 from tests.datasets.containers import pictures, write_folder
 from tests.datasets.malformed import MALFORMED

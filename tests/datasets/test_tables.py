@@ -5,9 +5,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from imsvd.datasets import arrow_files
+from imsvd.datasets import tables as arrow_files
+from imsvd.datasets.decoding import UnreadableImage
 from imsvd.datasets.opening import open_source
-from imsvd.datasets.source import ImageSource, UnreadableImage
+from imsvd.datasets.sources import ImageSource
 from imsvd.errors import InputError
 from tests.datasets.containers import (
     image_table,
@@ -131,7 +132,7 @@ def test_flipped_bytes_make_bad_images_or_a_sentence_but_no_crash(tmp_path: Path
 
 def test_wrong_columns_get_a_sentence(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "a.parquet", pa.table({"x": [1], "y": ["a"]}))
-    with pytest.raises(InputError, match=r"no column of images \(looked for image.*found x, y\)"):
+    with pytest.raises(InputError, match=r"no image column \(looked for image.*found x, y\)"):
         open_source(path)
     for values in (["a.png"], [[1, 2]], [{"path": "a.png"}]):
         write_parquet(path, pa.table({"image": values}))

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from imsvd.datasets.drawn.shapes import ShapesSource
-from imsvd.datasets.subset import Subset
+from imsvd.datasets.sources import Subset
 
 
 def test_a_subset_is_the_chosen_pictures_with_all_that_is_known_of_them() -> None:

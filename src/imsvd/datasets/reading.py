@@ -1,0 +1,295 @@
+"""Reading many images: bad ones replaced and listed, small ones held in memory, workers for the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+from imsvd.datasets.decoding import UnreadableImage
+from imsvd.datasets.sources import ImageSource
+from imsvd.errors import InputError
+
+_MAX_SIDE = 96
+_MAX_BYTES = 2 * 1024**3
+_SAMPLE = 32
+_CHUNK = 64
+
+Key = TypeVar("Key")
+Batch = TypeVar("Batch")
+
+
+class BadImage(NamedTuple):
+    """An image that could not be read, and why."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which is not needed
+    identity: str
+    reason: str
+
+
+def read_or_replace(source: ImageSource, index: int) -> tuple[Tensor, int, list[BadImage]]:
+    """Read an image, or the next readable one after it, wrapping around at the end.
+
+    The replacement depends on the data alone, so workers, ranks and resumed runs agree.
+
+    Returns:
+        The image, uint8 (3, height, width); the index that was read; the bad images before it.
+    """
+    bad: list[BadImage] = []
+    for step in range(len(source)):
+        candidate = (index + step) % len(source)
+        try:
+            return source.read(candidate), candidate, bad
+        except UnreadableImage as error:
+            bad.append(BadImage(candidate, error.identity, error.reason))
+    raise InputError(
+        f"none of the {len(source):,} images can be read; "
+        f"the first is {bad[0].identity} ({bad[0].reason})."
+    )
+
+
+class Quarantine:
+    """The list of bad images, kept in the main process and in `path`, one JSON object per line.
+
+    An existing list is loaded, without images that have been repaired since. More bad images than
+    `limit`, a fraction of the source, raise `InputError`.
+    """
+
+    def __init__(self, source: ImageSource, limit: float = 0.01, path: Path | None = None) -> None:
+        self._source = source
+        self._limit = limit
+        self._path = path
+        self._bad: dict[int, BadImage] = {}
+        if path is not None and path.exists():
+            self._bad = {bad.index: bad for bad in _listed(path) if _is_still_bad(source, bad)}
+            self._enforce_limit()
+
+    @property
+    def count(self) -> int:
+        """Return the number of known bad images."""
+        return len(self._bad)
+
+    @property
+    def listed(self) -> list[BadImage]:
+        """Return the known bad images."""
+        return list(self._bad.values())
+
+    def adopt(self, bad: Iterable[BadImage]) -> None:
+        """Add the bad images found by another process; raise `InputError` if there are too many."""
+        self._bad.update({item.index: item for item in bad})
+        self._enforce_limit()
+
+    def report(self, bad: Iterable[BadImage]) -> None:
+        """Add bad images to the list; raise `InputError` if there are too many in total."""
+        new = {item.index: item for item in bad if item.index not in self._bad}
+        if not new:
+            return
+        self._bad.update(new)
+        if self._path is not None:
+            _append(self._path, new.values())
+        self._enforce_limit()
+
+    def replacements(self) -> Tensor:
+        """Return the index that `read_or_replace` reads for every index, (n,) int64.
+
+        After a pass over all images, `labels[quarantine.replacements()]` are the labels of the
+        images actually seen.
+        """
+        indices = torch.arange(len(self._source))
+        for index in sorted(self._bad, reverse=True):
+            replacement = (index + 1) % len(self._source)
+            while replacement in self._bad and replacement != index:
+                replacement = (replacement + 1) % len(self._source)
+            indices[index] = replacement
+        return indices
+
+    def _enforce_limit(self) -> None:
+        total = len(self._source)
+        if self.count <= self._limit * total:
+            return
+        first = next(iter(self._bad.values()))
+        listed = f"; all are listed in {self._path}" if self._path is not None else ""
+        raise InputError(
+            f"{self.count:,} of {total:,} images ({self.count / total:.1%}, more than the "
+            f"{self._limit:.1%} allowed) cannot be read; the first is {first.identity} "
+            f"({first.reason}){listed}."
+        )
+
+
+def _listed(path: Path) -> list[BadImage]:
+    """Return the entries of a list, skipping a last line that was cut off by a kill."""
+    entries = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            entry = json.loads(line)
+            entries.append(BadImage(int(entry["index"]), entry["identity"], entry["reason"]))
+        except (ValueError, KeyError, TypeError):
+            continue
+    return entries
+
+
+def _is_still_bad(source: ImageSource, bad: BadImage) -> bool:
+    # The identity is compared because the data may have changed since.
+    if not 0 <= bad.index < len(source) or source.identity(bad.index) != bad.identity:
+        return False
+    try:
+        source.read(bad.index)
+    except UnreadableImage:
+        return True
+    return False
+
+
+def _append(path: Path, entries: Iterable[BadImage]) -> None:
+    lines = "".join(json.dumps(entry._asdict()) + "\n" for entry in entries)
+    with path.open("a+b") as file:
+        if file.tell() > 0:
+            file.seek(-1, 2)
+            if file.read(1) != b"\n":  # after a line that was cut off, start a new one
+                lines = "\n" + lines
+        file.write(lines.encode())
+
+
+def _fits_in_memory(source: ImageSource, size: int) -> bool:
+    """Return whether all images of side `size` fit into `_MAX_BYTES`."""
+    return len(source) * 3 * size * size <= _MAX_BYTES
+
+
+def small_image_size(source: ImageSource) -> int | None:
+    """Return the side of the images if they are square, small, alike and fit in memory.
+
+    Only the headers of an evenly spaced sample are read; `load_into_memory` verifies the rest.
+    """
+    step = max(1, len(source) // _SAMPLE)
+    sizes: set[tuple[int, int]] = set()
+    for index in range(0, len(source), step):
+        try:
+            sizes.add(source.size(index))
+        except UnreadableImage:
+            continue  # quarantined when it is read
+    if len(sizes) != 1:
+        return None
+    height, width = sizes.pop()
+    if height != width or height > _MAX_SIDE or not _fits_in_memory(source, height):
+        return None
+    return height
+
+
+def load_into_memory(
+    source: ImageSource,
+    quarantine: Quarantine,
+    size: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Tensor | None:
+    """Read all images in several threads, replacing bad ones as `read_or_replace` does.
+
+    Args:
+        source: the images.
+        quarantine: receives the bad images; may raise `InputError`.
+        size: side of the images; by default that of `small_image_size`.
+        progress: called with (done, total).
+
+    Returns:
+        uint8 (n, 3, size, size), or None if an image has another size or they are too large; then
+        they must be read one by one.
+    """
+    size = size or small_image_size(source)
+    if size is None:
+        return None
+    total = len(source)
+    images = torch.empty(total, 3, size, size, dtype=torch.uint8)
+    chunks = [range(start, min(start + _CHUNK, total)) for start in range(0, total, _CHUNK)]
+    executor = ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1))
+    try:
+        for chunk, (chunk_images, bad) in zip(
+            chunks, executor.map(lambda chunk: _read_chunk(source, chunk), chunks), strict=True
+        ):
+            quarantine.report(bad)
+            if any(image.shape != images.shape[1:] for image in chunk_images):
+                return None
+            torch.stack(chunk_images, out=images[chunk.start : chunk.stop])
+            if progress is not None:
+                progress(chunk.stop, total)
+    finally:
+        executor.shutdown(cancel_futures=True)
+    return images
+
+
+def _read_chunk(source: ImageSource, chunk: range) -> tuple[list[Tensor], list[BadImage]]:
+    """Return the images of a chunk, (3, height, width) each, and the bad ones."""
+    try:
+        return source.read_many(chunk), []
+    except UnreadableImage:
+        outcomes = [read_or_replace(source, index) for index in chunk]
+    return (
+        [image for image, _, _ in outcomes],
+        [item for _, _, bad in outcomes for item in bad],
+    )
+
+
+def load_batches(
+    read: Callable[[Key], Batch],
+    keys: Iterable[Key],
+    workers: int,
+    *,
+    pin_memory: bool = False,
+) -> Generator[Batch, None, None]:
+    """Yield `read(key)` for every key, in order, with workers that end when this generator does.
+
+    Args:
+        read: makes a whole batch; must be picklable.
+        keys: identify the batches.
+        workers: number of processes; 0 reads in this one.
+        pin_memory: whether to place batches in memory that is fast to copy to a GPU.
+    """
+    loader = DataLoader(
+        _Reading(read),
+        sampler=keys,
+        batch_size=None,
+        num_workers=workers,
+        collate_fn=_unchanged,
+        worker_init_fn=_ignore_signals,
+        pin_memory=pin_memory,
+        # Otherwise a loader draws from the global generator, once more after every resumption.
+        generator=torch.Generator(),
+    )
+    iterator = iter(loader)
+    try:
+        yield from iterator
+    except InputError as error:
+        # A worker's error arrives with its traceback; its last line is the message.
+        message = str(error).strip().splitlines()[-1]
+        raise InputError(message.removeprefix("imsvd.errors.InputError: ")) from error
+    finally:
+        # Workers ignore SIGTERM, so without this they would keep the program from exiting.
+        if isinstance(iterator, _MultiProcessingDataLoaderIter):
+            iterator._shutdown_workers()
+
+
+class _Reading(Dataset[Batch], Generic[Key, Batch]):
+    """A function in the form that `DataLoader` requires."""
+
+    def __init__(self, read: Callable[[Key], Batch]) -> None:
+        self.read = read
+
+    def __getitem__(self, key: Key) -> Batch:
+        return self.read(key)
+
+
+def _unchanged(batch: Batch) -> Batch:
+    return batch
+
+
+def _ignore_signals(worker: int) -> None:
+    """Keep Ctrl-C, which reaches the whole process group, from ending a worker before the save."""
+    del worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
