@@ -388,4 +388,4 @@ def test_bad_input_from_a_shell_is_one_line_and_code_2(tmp_path: Path) -> None:
     )
     assert result.returncode == 2
     assert result.stdout == ""
-    assert result.stderr == "imsvd: there is no folder /none\n"
+    assert result.stderr == "imsvd: there is no folder /none.\n"
