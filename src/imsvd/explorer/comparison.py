@@ -28,13 +28,9 @@ def training(run: ExplainedRun) -> dict[str, Any]:
     for record in metrics:
         for name, value in _numbers(record):
             series.setdefault(name, []).append([record["epoch"], value])
-    marks = _marks(metrics[-1]) if metrics else {}
     return {
         "series": [{"name": name, "points": points} for name, points in series.items()],
-        "marks": marks,
-        "bounds": {
-            name: [min(values.values()), max(values.values())] for name, values in marks.items()
-        },
+        "bounds": _bounds(metrics[-1]) if metrics else {},
     }
 
 
@@ -49,7 +45,7 @@ def _numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
             yield name, value
 
 
-def _marks(record: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+def _bounds(record: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """Return the bounds of every term by name; those of the total are under "loss"."""
     found: dict[str, dict[str, float]] = {}
     for kind, values in (record.get("bounds") or {}).items():

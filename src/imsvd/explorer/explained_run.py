@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -27,52 +28,30 @@ class NotFoundError(LookupError):
     """A run, variable, unit or image that does not exist; the message is shown to the user."""
 
 
+@dataclass(eq=False)
 class ExplainedRun:
-    """Everything about a run that can be answered without its encoder.
+    """Everything about a run that can be answered without its encoder."""
 
-    Args:
-        run: the run folder.
-        summary: the content of `summary.json`.
-        description: of the encoder.
-        source: the explained images.
-        encodings: their codes and features.
-    """
+    run: RunFolder
+    summary: Mapping[str, Any]
+    """Content of `summary.json`."""
+    description: EncoderDescription
+    source: ImageSource
+    """The explained images."""
+    encodings: Encodings
+    """Their codes and features."""
 
-    def __init__(
-        self,
-        run: RunFolder,
-        summary: Mapping[str, Any],
-        description: EncoderDescription,
-        source: ImageSource,
-        encodings: Encodings,
-    ) -> None:
-        self.run = run
-        self.summary = summary
-        self.description = description
-        self.source = source
-        self.encodings = encodings
-        self.starts = unit_starts(description.units)
-        self.columns = np.ascontiguousarray(encodings.codes.T)
-        """Codes by variable, (M, n); contiguous, because every unit page scans one variable."""
-        self._rows = np.full(len(source), -1, dtype=np.int64)
-        self._rows[encodings.images] = np.arange(len(encodings.images))
-        self._labels = None if source.labels is None else source.labels.numpy()
+    def __post_init__(self) -> None:
+        self.units = self.description.units
+        self.starts = unit_starts(self.units)
+        self.key = str(self.summary["key"])
+        self.folder = self.run.path / FOLDER
+        # By variable, (M, n), and contiguous, because every unit page scans one variable.
+        self.columns = np.ascontiguousarray(self.encodings.codes.T)
+        self._rows = np.full(len(self.source), -1, dtype=np.int64)
+        self._rows[self.encodings.images] = np.arange(len(self.encodings.images))
+        self._labels = None if self.source.labels is None else self.source.labels.numpy()
         self._reading = threading.Lock()
-
-    @property
-    def units(self) -> tuple[int, ...]:
-        """Number of units of each variable."""
-        return self.description.units
-
-    @property
-    def key(self) -> str:
-        """Identifies the encoder and the images of the explanation."""
-        return str(self.summary["key"])
-
-    @property
-    def folder(self) -> Path:
-        """Folder of the explanation."""
-        return self.run.path / FOLDER
 
     @cached_property
     def properties(self) -> Mapping[str, Any] | None:

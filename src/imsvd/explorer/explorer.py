@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -86,7 +84,7 @@ class Explorer:
         self.encoders = EncoderThread()
         self.uploads = Uploads()
         self._thumbnails = [Thumbnails(run) for run in runs]
-        self._maps = _Recent(MAX_MAPS)
+        self._maps: dict[tuple[object, ...], bytes] = {}
 
     def run(self, number: int) -> ExplainedRun:
         """Return the run with that number."""
@@ -135,12 +133,17 @@ class Explorer:
         return await self._drawn((name, number, place, size), draw)
 
     async def _drawn(self, key: tuple[object, ...], draw: Callable[[], bytes]) -> bytes:
-        known = self._maps.get(key)
-        if known is None:
+        """Return a map from the cache, or draw it in the encoder's thread."""
+        content = self._maps.get(key)
+        if content is None:
             # Checked again in the thread: of several requests for one map, only the first draws.
-            known = await self.encoders.run(lambda: self._maps.get(key) or draw())
-            self._maps.put(key, known)
-        return known
+            content = await self.encoders.run(lambda: self._maps.get(key) or draw())
+        # The most recent map goes last. Only the event loop changes the cache: it needs no lock.
+        self._maps.pop(key, None)
+        self._maps[key] = content
+        if len(self._maps) > MAX_MAPS:
+            del self._maps[next(iter(self._maps))]
+        return content
 
     async def neighbors(
         self, number: int, image: int, by: records.By, count: int
@@ -214,33 +217,9 @@ def _overview(number: int, run: ExplainedRun) -> dict[str, Any]:
         "data": run.summary["data"],
         "split": run.summary["split"],
         "units": list(run.units),
-        "size": run.description.size,
         "leading": run.leading,
         "parts": list(parts),
         "labels": list(run.source.classes) if run.source.labels is not None else None,
         "attributes": list(run.source.attributes),
-        "headline": parts,
         "properties": parts["joint"]["properties"] if "joint" in parts else None,
     }
-
-
-class _Recent:
-    """The most recently used pictures."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._kept: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[object, ...]) -> bytes | None:
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
-
-    def put(self, key: tuple[object, ...], content: bytes) -> None:
-        with self._lock:
-            self._kept[key] = content
-            self._kept.move_to_end(key)
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import ipaddress
 import os
+import re
 import secrets
 import socket
 import sys
@@ -21,8 +22,6 @@ from imsvd.errors import InputError
 from imsvd.explorer.app import create_app
 from imsvd.explorer.explained_run import open_run
 from imsvd.explorer.guard import EVERYWHERE
-
-SHORTEST_TOKEN = 16
 
 
 def serve(
@@ -68,9 +67,9 @@ def serve(
 
 def checked_token(host: str, token: str | None, allow_network: bool) -> str | None:
     """Return the access token; refuse a public address unless `allow_network` is set."""
-    if token is not None and (len(token) < SHORTEST_TOKEN or not _is_plain(token)):
+    if token is not None and not re.fullmatch(r"[A-Za-z0-9_-]{16,}", token):
         raise InputError(
-            f"--token must have at least {SHORTEST_TOKEN} letters, digits, '-' or '_'; "
+            "--token must have at least 16 letters, digits, '-' or '_'; "
             "with --allow-network and no --token, one is generated."
         )
     if is_loopback(host):
@@ -110,14 +109,13 @@ def listen(host: str, port: int) -> socket.socket:
         opened.listen()
     except (OSError, OverflowError) as error:
         opened.close()
-        raise InputError(_why_not(host, port, error)) from error
+        in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        raise InputError(
+            f"port {port} is in use, perhaps by another explorer; choose another with --port."
+            if in_use
+            else f"cannot listen on {host}:{port} ({error}); choose another --host or --port."
+        ) from error
     return opened
-
-
-def _why_not(host: str, port: int, error: Exception) -> str:
-    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
-        return f"port {port} is in use, perhaps by another explorer; choose another with --port."
-    return f"cannot listen on {host}:{port} ({error}); choose another --host or --port."
 
 
 def address(host: str, port: int, token: str | None) -> str:
@@ -125,10 +123,6 @@ def address(host: str, port: int, token: str | None) -> str:
     name = socket.gethostname() if host in EVERYWHERE else host
     shown = f"[{name}]" if ":" in name else name
     return f"http://{shown}:{port}/" + (f"?token={token}" if token is not None else "")
-
-
-def _is_plain(token: str) -> bool:
-    return token.isascii() and token.replace("-", "").replace("_", "").isalnum()
 
 
 def _has_display() -> bool:

@@ -124,6 +124,6 @@ function linesOf(both, names, name) {
 
 /** Bounds are drawn only if they are the same for both runs. */
 function commonBounds(both, name) {
-  const [first, second] = both.map(({ marks }) => boundsOf(marks, name));
+  const [first, second] = both.map(({ bounds }) => boundsOf(bounds, name));
   return JSON.stringify(first) === JSON.stringify(second) ? first : [];
 }

@@ -6,7 +6,7 @@ import { element } from "./dom.js";
 import { spaced } from "./wording.js";
 
 export async function trainingView({ run, signal }) {
-  const { series, marks } = await get(`/api/runs/${run.id}/training`, signal);
+  const { series, bounds } = await get(`/api/runs/${run.id}/training`, signal);
   const drawn = inOrder(series.filter((item) => item.points.length));
   return {
     title: "Training",
@@ -27,7 +27,7 @@ export async function trainingView({ run, signal }) {
         "div",
         { class: "charts" },
         drawn.map((item) =>
-          lineChart({ name: item.name, lines: [item], bounds: boundsOf(marks, item.name) }),
+          lineChart({ name: item.name, lines: [item], bounds: boundsOf(bounds, item.name) }),
         ),
       ),
     ],
@@ -43,9 +43,9 @@ export const inOrder = (series) => [
 ];
 
 /** The bounds of one series as pairs of name and value; equal ones share a line. */
-export function boundsOf(marks, name) {
+export function boundsOf(bounds, name) {
   const words = new Map();
-  for (const [word, value] of Object.entries(marks?.[name] ?? {})) {
+  for (const [word, value] of Object.entries(bounds?.[name] ?? {})) {
     words.set(value, [...(words.get(value) ?? []), spaced(word)]);
   }
   return [...words].map(([value, names]) => [names.join(", "), value]);
