@@ -106,7 +106,7 @@ class Guard:
         if self._port is not None and int(match["port"] or 80) != self._port:
             return False
         name = (match["six"] or match["name"]).lower()
-        return name in self._names or (self._host in EVERYWHERE and _is_address(name))
+        return name in self._names or (self._host in EVERYWHERE and ip_address(name) is not None)
 
     def _has_token(self, scope: Scope, headers: Headers) -> bool:
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
@@ -167,9 +167,9 @@ def _is_own_page(headers: Headers) -> bool:
     )
 
 
-def _is_address(name: str) -> bool:
+def ip_address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Parse an IP address; return None for anything else."""
     try:
-        ipaddress.ip_address(name)
+        return ipaddress.ip_address(name)
     except ValueError:
-        return False
-    return True
+        return None

@@ -27,20 +27,26 @@ MOST_DEPENDENT = 5
 @lru_cache(maxsize=32)
 def variables(run: ExplainedRun) -> Record:
     """Summarize every variable, with the best images of its most used units."""
-    confidence = run.encodings.confidence.mean(0, dtype=np.float64)
+    return {"variables": [_summary(run, variable) for variable in range(len(run.units))]}
+
+
+def _summary(run: ExplainedRun, variable: int) -> Record:
+    size, start = run.units[variable], run.starts[variable]
+    assigned = _assigned(run, variable)
+    marginals = torch.tensor(run.encodings.marginals[start : start + size])
+    most_used = np.argsort(-assigned, kind="stable")[:PREVIEWS]
     return {
-        "variables": [
-            {
-                "variable": variable,
-                "units": size,
-                "entropy_bits": round(_entropy_bits(run, variable), 3),
-                "mean_confidence": round(float(confidence[variable]), 4),
-                "dead_units": _dead_units(run, variable),
-                "meaning": next(iter(_meanings(run, variable)), None),
-                "preview": _preview(run, variable),
-            }
-            for variable, size in enumerate(run.units)
-        ]
+        "variable": variable,
+        "units": size,
+        "entropy_bits": round(min(entropy_bits(assigned), math.log2(size)), 3),
+        "mean_confidence": round(
+            float(run.encodings.confidence[:, variable].mean(dtype=np.float64)), 4
+        ),
+        "dead_units": int(dead_units(marginals, (size,))),
+        "meaning": next(iter(_meanings(run, variable)), None),
+        "preview": [
+            int(image) for image in run.encodings.top_images[start + most_used, 0] if image >= 0
+        ],
     }
 
 
@@ -123,7 +129,9 @@ def image_list(run: ExplainedRun, offset: int, count: int, label: str | None) ->
     """List the explained images in their order, all or those of one class."""
     images = run.encodings.images
     if label:
-        images = images[_has_label(run, label)]
+        if run.source.labels is None or label not in run.source.classes:
+            raise NotFoundError(f"There is no class {label!r} among these images.")
+        images = images[run.source.labels.numpy()[images] == run.source.classes.index(label)]
     shown = [int(image) for image in images[offset : offset + count]]
     return {
         "total": len(images),
@@ -231,21 +239,6 @@ def _assigned(run: ExplainedRun, variable: int) -> NDArray[np.int64]:
     return counts
 
 
-def _entropy_bits(run: ExplainedRun, variable: int) -> float:
-    return min(entropy_bits(_assigned(run, variable)), math.log2(run.units[variable]))
-
-
-def _dead_units(run: ExplainedRun, variable: int) -> int:
-    start, size = run.starts[variable], run.units[variable]
-    return int(dead_units(torch.tensor(run.encodings.marginals[start : start + size]), (size,)))
-
-
-def _preview(run: ExplainedRun, variable: int) -> list[int]:
-    used = np.argsort(-_assigned(run, variable), kind="stable")[:PREVIEWS]
-    best = run.encodings.top_images[run.starts[variable] + used, 0]
-    return [int(image) for image in best if image >= 0]
-
-
 def _top(run: ExplainedRun, place: int) -> list[Record]:
     found = zip(run.encodings.top_images[place], run.encodings.top_scores[place], strict=True)
     return [
@@ -282,14 +275,6 @@ def _label_counts(run: ExplainedRun, rows: NDArray[np.int64]) -> list[Record] | 
     numbers, counts = np.unique(labels[labels >= 0], return_counts=True)
     order = np.argsort(-counts, kind="stable")
     return [{"label": run.class_name(int(numbers[k])), "count": int(counts[k])} for k in order]
-
-
-def _has_label(run: ExplainedRun, label: str) -> NDArray[np.bool_]:
-    if run.source.labels is None or label not in run.source.classes:
-        raise NotFoundError(f"There is no class {label!r} among these images.")
-    labels = run.source.labels.numpy()[run.encodings.images]
-    wanted: NDArray[np.bool_] = labels == run.source.classes.index(label)
-    return wanted
 
 
 def _attributes(run: ExplainedRun, number: int) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import ipaddress
 import os
 import re
 import secrets
@@ -21,7 +20,7 @@ from rich.console import Console
 from imsvd.errors import InputError
 from imsvd.explorer.app import create_app
 from imsvd.explorer.explained_run import open_run
-from imsvd.explorer.guard import EVERYWHERE
+from imsvd.explorer.guard import EVERYWHERE, ip_address
 
 
 def serve(
@@ -84,12 +83,8 @@ def checked_token(host: str, token: str | None, allow_network: bool) -> str | No
 
 def is_loopback(host: str) -> bool:
     """Return whether only this machine can reach an address."""
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    parsed = ip_address(host)
+    return host.lower() == "localhost" or (parsed is not None and parsed.is_loopback)
 
 
 def listen(host: str, port: int) -> socket.socket:
