@@ -11,8 +11,15 @@ from imsvd.encoder import open_encoder
 from imsvd.errors import InputError
 from imsvd.evaluation.coco import DetectionSettings, open_coco
 from imsvd.evaluation.coco.batches import to_device
-from imsvd.evaluation.coco.heads import ProposalNetwork, RegionAlign, region_losses
-from imsvd.evaluation.coco.model import MaskRCNN, batch_norms, build_detector, split_resnet
+from imsvd.evaluation.coco.model import (
+    MaskRCNN,
+    ProposalNetwork,
+    RegionAlign,
+    batch_norms,
+    build_detector,
+    region_losses,
+    split_resnet,
+)
 from tests.evaluation.coco import tiny
 from tests.oracles import detection_losses
 

@@ -41,9 +41,9 @@ def test_overrides_are_read_as_yaml() -> None:
         ("lr=[", "not valid YAML"),
         ("lr=-1", "lr=-1 cannot be used"),
         ("norm=group", "norm='group' is not possible; choose 'trained' or 'frozen'"),
-        ("sizes=[400]", "goes beyond max_size=256"),
-        ("sizes=[0]", "not above 0"),
-        ("decay_at=[600]", "decay_at: [600.0] must be parts of the iterations"),
+        ("sizes=[400]", "exceed max_size=256"),
+        ("sizes=[0]", "only numbers above 0"),
+        ("decay_at=[600]", "decay_at: [600.0] must be fractions of the iterations"),
     ],
 )
 def test_bad_settings_are_one_sentence(assignment: str, phrase: str) -> None:

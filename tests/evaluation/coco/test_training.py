@@ -183,7 +183,7 @@ def test_bad_input_on_the_command_line_is_one_sentence(
     command.refuses(arguments(trained, tmp_path, "lrr=1"), "did you mean lr?")
     root = tiny.write_coco(tmp_path / "data")
     (root / "val" / "1.png").unlink()
-    command.refuses(arguments(trained, root), "lists 1.png", "does not hold it")
+    command.refuses(arguments(trained, root), "lists 1.png", "is missing from")
     command.refuses(arguments(tmp_path, root), "1.png")
     assert set(trained.rglob("*")) == before
 

@@ -1,4 +1,4 @@
-"""Detection and instance segmentation on COCO: how well an encoder transfers to Mask R-CNN C4."""
+"""Detection and instance segmentation on COCO, with Mask R-CNN C4 around an encoder."""
 
 from imsvd.evaluation.coco.data import CocoData, open_coco
 from imsvd.evaluation.coco.protocol import run_coco

@@ -1,7 +1,7 @@
-"""The images of every training step: an endless stream of shuffled epochs, half of it mirrored.
+"""Training batches: an endless stream of shuffled epochs with random mirroring.
 
-What a step sees follows from the seed and the step alone, so that a resumed training goes on as if
-it had not been interrupted, with any number of worker processes.
+A step's images depend only on the seed and the step, so a resumed training continues as if it had not
+been interrupted, with any number of worker processes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ORDER, _FLIP = range(2)
 
 
 class TrainingStream:
-    """The images of a split that show objects, by position in the stream of all epochs."""
+    """Trainable images of a split, indexed by position in the stream of all epochs."""
 
     def __init__(self, split: CocoSplit, seed: int) -> None:
         self.split, self.seed = split, seed
@@ -47,7 +47,7 @@ class TrainingStream:
 
 
 def mirror(image: Tensor, target: Target) -> Sample:
-    """Exchange left and right."""
+    """Mirror an image and its target horizontally."""
     width = image.shape[-1]
     left, top, right, bottom = target["boxes"].unbind(dim=1)
     boxes = torch.stack((width - right, top, width - left, bottom), dim=1)
@@ -63,14 +63,14 @@ def training_batches(
     world_size: int = 1,
     workers: int = 0,
 ) -> Iterator[Batch]:
-    """This rank's batch of every step; `batch_size` counts the images of all ranks."""
+    """Yield this rank's batch of every step; `batch_size` counts the images of all ranks."""
     share = batch_size // world_size
     starts = (step * batch_size + rank * share for step in steps)
     return load_batches(stream.batch, (range(start, start + share) for start in starts), workers)
 
 
 def to_device(batch: Batch, device: torch.device) -> tuple[list[Tensor], list[Target]]:
-    """Images in [0, 1] and their targets where the detector is."""
+    """Move a batch to `device`, with images scaled to [0, 1]."""
     images = [image.to(device, non_blocking=True).float() / 255 for image, _ in batch]
     targets = [
         {name: value.to(device, non_blocking=True) for name, value in target.items()}

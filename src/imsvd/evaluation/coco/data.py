@@ -4,32 +4,31 @@
     annotations/instances_val2017.json      and val2017/
 
 or the same with `train` and `val`, as `imsvd scenes` writes them. `file_name` is relative to the
-folder of the split. https://cocodataset.org/#format-data. Everything is checked when it is opened;
-only whether an image can be decoded, and has the size that is said, shows when it is read.
+split's folder. Masks are polygons, run lengths, or run lengths packed into a string. Opening the data
+checks everything except the images' content and size, which are checked when an image is read.
+https://cocodataset.org/#format-data
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from imsvd.datasets.decoding import UnreadableImage, decode_image, read_file
 from imsvd.datasets.folders import require_folder
 from imsvd.errors import InputError
-from imsvd.evaluation.coco.segmentation import (
-    check_segmentation,
-    decode_masks,
-    require_pycocotools,
-)
 
 LAYOUTS = (("train2017", "val2017"), ("train", "val"))
 
@@ -37,16 +36,15 @@ Target = dict[str, Tensor]
 
 
 class CocoSplit:
-    """The images of one split, with what is in them.
+    """Images of one split with their annotated objects.
 
     Attributes:
-        name: of the folder.
-        file: the annotations.
-        images: the entries of the JSON file.
-        categories: names of the categories, in the order of their identifiers; the detector's
-            label of the first is 1.
-        object_counts: how many objects of each category there are to learn from.
-        trainable: positions of the images that show at least one of them.
+        name: name of the image folder.
+        file: annotation file.
+        images: image entries of the annotation file.
+        categories: category names, ordered by identifier; the detector labels them from 1 on.
+        object_counts: number of trainable objects per category.
+        trainable: positions of the images that show at least one trainable object.
     """
 
     def __init__(self, root: Path, name: str) -> None:
@@ -66,7 +64,7 @@ class CocoSplit:
             for entries in objects.values()
             for entry in entries
         )
-        # As text: smaller than Python's objects, and worker processes share its pages.
+        # JSON text takes less memory than Python objects, and worker processes share it.
         self._objects = {image: json.dumps(entries) for image, entries in objects.items()}
         self.trainable = tuple(
             place for place, image in enumerate(self.images) if image["id"] in self._objects
@@ -76,13 +74,15 @@ class CocoSplit:
         return len(self.images)
 
     def read(self, place: int) -> Tensor:
-        """The picture, uint8 (3, height, width)."""
+        """Return the image, uint8 (3, height, width)."""
         image = self.images[place]
         path = self.folder / image["file_name"]
         try:
             picture = decode_image(read_file(path, str(path)), str(path))
         except UnreadableImage as error:
-            raise InputError(f"{error}; replace it and run the same command again.") from error
+            raise InputError(
+                f"{error}; replace the file and run the same command again."
+            ) from error
         if tuple(picture.shape[1:]) != (image["height"], image["width"]):
             raise InputError(
                 f"{path} is {picture.shape[2]}×{picture.shape[1]} pixels, and {self.file} says "
@@ -91,7 +91,7 @@ class CocoSplit:
         return picture
 
     def target(self, place: int) -> Target:
-        """What a detector learns from an image.
+        """Return the training target of an image.
 
         Returns:
             `boxes` (n, 4) as left, top, right, bottom in pixels; `labels` (n,) from 1 on; `masks`
@@ -111,14 +111,14 @@ class CocoSplit:
         }
 
     def ground_truth(self) -> dict[str, Any]:
-        """The JSON file as pycocotools takes it, crowds and all."""
+        """Return the annotations in the form pycocotools expects, crowds included."""
         content, _ = _read_json(self.file)
         _learnable_objects(self.file, content)
         return content
 
 
 class CocoData(NamedTuple):
-    """Both splits, with the same categories."""
+    """Both splits; they have the same categories."""
 
     train: CocoSplit
     val: CocoSplit
@@ -128,7 +128,7 @@ def open_coco(root: str | Path) -> CocoData:
     """Open a folder in COCO's layout.
 
     Raises:
-        InputError: one sentence about the first thing that is not as COCO has it.
+        InputError: naming the first deviation from COCO's format.
     """
     require_pycocotools()
     base = Path(root).expanduser()
@@ -137,8 +137,8 @@ def open_coco(root: str | Path) -> CocoData:
     for name in names:
         if not (base / "annotations" / f"instances_{name}.json").is_file():
             raise InputError(
-                f"there is no {base / 'annotations' / f'instances_{name}.json'}; COCO's archive of "
-                "annotations has it, and `imsvd scenes` writes one."
+                f"there is no {base / 'annotations' / f'instances_{name}.json'}; unpack COCO's archive "
+                "of annotations, or write a dataset with `imsvd scenes`."
             )
     train, val = (CocoSplit(base, name) for name in names)
     if (train.category_ids, train.categories) != (val.category_ids, val.categories):
@@ -146,12 +146,12 @@ def open_coco(root: str | Path) -> CocoData:
     for split in (train, val):
         _check_files(split)
         if not split.trainable:
-            raise InputError(f"{split.file} marks no object; nothing can be learned or measured.")
+            raise InputError(f"{split.file} has no trainable object; add annotations.")
     for category in val.object_counts:
         if not train.object_counts[category]:
             raise InputError(
-                f"{val.file} has objects of {category!r} and {train.file} has none to learn from; "
-                "add some, or take the category out of both."
+                f"{val.file} has objects of {category!r}, but {train.file} has none to learn from; "
+                "add some, or remove the category from both."
             )
     return CocoData(train, val)
 
@@ -162,12 +162,12 @@ def _find_layout(base: Path) -> tuple[str, str]:
             return names
     raise InputError(
         f"{base} is not in COCO's layout: it needs annotations/ beside train2017/ and val2017/ (or "
-        "train/ and val/); give the folder that COCO's archives were unpacked in."
+        "train/ and val/); give the folder with COCO's unpacked archives."
     )
 
 
 def _read_json(path: Path) -> tuple[dict[str, Any], str]:
-    """The content of a file of annotations, and its hash."""
+    """Return the content of an annotation file and its hash."""
     try:
         text = path.read_bytes()
         content = json.loads(text)
@@ -176,17 +176,14 @@ def _read_json(path: Path) -> tuple[dict[str, Any], str]:
     for key in ("images", "annotations", "categories"):
         entries = content.get(key) if isinstance(content, dict) else None
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-            raise InputError(
-                f"{path} has no list {key!r} of objects; give COCO's instances_*.json, not another "
-                "of its files."
-            )
+            raise InputError(f"{path} has no list {key!r} of objects; use COCO's instances_*.json.")
     return content, hashlib.sha256(text).hexdigest()
 
 
 def _learnable_objects(
     path: Path, content: Mapping[str, list[dict[str, Any]]]
 ) -> dict[int, list[dict[str, Any]]]:
-    """Checked objects by image; crowds and boxes without area are for the evaluation alone."""
+    """Check all annotations; return the trainable ones by image, without crowds and empty boxes."""
     sizes = {image["id"]: (image["height"], image["width"]) for image in content["images"]}
     found: dict[int, list[dict[str, Any]]] = {}
     for entry in content["annotations"]:
@@ -211,7 +208,7 @@ _FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
 
 
 def _check_identifiers(path: Path, content: Mapping[str, list[dict[str, Any]]]) -> None:
-    """Require every field, every identifier once, and no reference to what is not there."""
+    """Require all fields, unique identifiers, and references to existing entries."""
     known: dict[str, set[int]] = {}
     for kind, fields in _FIELDS.items():
         for entry in content[kind]:
@@ -224,8 +221,8 @@ def _check_identifiers(path: Path, content: Mapping[str, list[dict[str, Any]]]) 
         counts = Counter(entry["id"] for entry in content[kind])
         if counts and counts.most_common(1)[0][1] > 1:
             raise InputError(
-                f"{path} has more than one of {kind!r} with id {counts.most_common(1)[0][0]}; "
-                "number them differently."
+                f"{path} has several {kind!r} with id {counts.most_common(1)[0][0]}; "
+                "make the ids unique."
             )
         known[kind] = set(counts)
     for entry in content["annotations"]:
@@ -238,23 +235,23 @@ def _check_identifiers(path: Path, content: Mapping[str, list[dict[str, Any]]]) 
 
 
 def _check_annotation(path: Path, entry: dict[str, Any], size: tuple[int, int]) -> None:
-    """Refuse what nobody could use, and fill in what COCO's tools need and many files leave out."""
+    """Check one annotation, and fill in fields that pycocotools needs and many files omit."""
     box = entry["bbox"]
     numbers = len(box) == 4 and all(isinstance(number, int | float) for number in box)
     if not numbers or not all(map(math.isfinite, box)) or min(box[2:]) < 0:
         raise InputError(
             f"{path}: annotation {entry['id']} has bbox {box}; write [left, top, width, height]."
         )
-    complaint = check_segmentation(entry["segmentation"], size)
-    if complaint:
-        raise InputError(f"{path}: the segmentation of annotation {entry['id']} {complaint}.")
+    problem = check_segmentation(entry["segmentation"], size)
+    if problem:
+        raise InputError(f"{path}: the segmentation of annotation {entry['id']} {problem}.")
     entry.setdefault("iscrowd", 0)
     if "area" not in entry:
         entry["area"] = float(decode_masks([entry["segmentation"]], size).sum())
 
 
 def _clipped(bbox: list[float], size: tuple[int, int]) -> tuple[float, ...] | None:
-    """(left, top, right, bottom) inside an image (height, width); None if nothing is left."""
+    """Clip a box to an image (height, width); return left, top, right, bottom, or None if empty."""
     height, width = size
     left, top = max(0.0, bbox[0]), max(0.0, bbox[1])
     right, bottom = min(float(width), bbox[0] + bbox[2]), min(float(height), bbox[1] + bbox[3])
@@ -267,6 +264,74 @@ def _check_files(split: CocoSplit) -> None:
         name = image["file_name"]
         if name not in present and not (split.folder / name).is_file():
             raise InputError(
-                f"{split.file} lists {name}, but {split.folder} does not hold it; add the image or "
-                "take it off the list."
+                f"{split.file} lists {name}, which is missing from {split.folder}; add the image or "
+                "remove its entry."
             )
+
+
+Segmentation = list[list[float]] | dict[str, Any]
+
+
+def require_pycocotools() -> None:
+    """Raise `InputError` unless pycocotools, an optional dependency, is installed."""
+    if importlib.util.find_spec("pycocotools") is None:
+        raise InputError("COCO's metrics need pycocotools; run `pip install 'imsvd[detection]'`.")
+
+
+def check_segmentation(segmentation: Segmentation, size: tuple[int, int]) -> str | None:
+    """Return what is wrong with a mask for an image (height, width), or None."""
+    if isinstance(segmentation, dict):
+        return _check_run_lengths(segmentation, size)
+    if not segmentation:
+        return "is empty; give polygons or run lengths"
+    for polygon in segmentation:
+        if not isinstance(polygon, list) or len(polygon) % 2:
+            return "has a polygon that is not a list of coordinates x, y, x, y, …"
+        if not all(isinstance(number, int | float) for number in polygon):
+            return "has a polygon with a non-numeric coordinate"
+    return None
+
+
+def _check_run_lengths(segmentation: dict[str, Any], size: tuple[int, int]) -> str | None:
+    if segmentation.get("size") != list(size):
+        return f"has size {segmentation.get('size')}, but its image has {list(size)}"
+    counts = segmentation.get("counts")
+    if isinstance(counts, list):
+        usable = all(isinstance(count, int) and count >= 0 for count in counts)
+        filled = usable and sum(counts) == size[0] * size[1]
+        return None if filled else "has counts that do not fill its size"
+    return None if isinstance(counts, str) else "has no counts"
+
+
+def decode_masks(segmentations: Sequence[Segmentation], size: tuple[int, int]) -> Tensor:
+    """Return the masks as pixels, uint8 (n, height, width), for an image (height, width)."""
+    from pycocotools import mask as coco_mask  # noqa: PLC0415 - an extra
+
+    if not segmentations:
+        return torch.zeros((0, *size), dtype=torch.uint8)
+    decoded: NDArray[np.uint8] = coco_mask.decode(
+        [_run_lengths(segmentation, size) for segmentation in segmentations]
+    )
+    return torch.from_numpy(decoded).permute(2, 0, 1).contiguous()
+
+
+def encode_mask(mask: Tensor) -> dict[str, Any]:
+    """Return a mask (height, width) as packed run lengths, COCO's format for results."""
+    from pycocotools import mask as coco_mask  # noqa: PLC0415
+
+    packed = coco_mask.encode(np.asfortranarray(mask.to(torch.uint8).cpu().numpy()))
+    return {"size": list(mask.shape), "counts": packed["counts"].decode()}
+
+
+def _run_lengths(segmentation: Segmentation, size: tuple[int, int]) -> Any:
+    from pycocotools import mask as coco_mask  # noqa: PLC0415
+
+    if isinstance(segmentation, list):
+        # Fewer than three points enclose nothing, but pycocotools would read two as a box.
+        shapes = [polygon for polygon in segmentation if len(polygon) >= 6]
+        if not shapes:
+            return coco_mask.encode(np.zeros(size, dtype=np.uint8, order="F"))
+        return coco_mask.merge(coco_mask.frPyObjects(shapes, *size))
+    if isinstance(segmentation["counts"], list):
+        return coco_mask.frPyObjects(segmentation, *size)
+    return segmentation

@@ -1,22 +1,25 @@
-"""The protocol from an encoder and a folder to numbers: check, train, test."""
+"""The COCO protocol: train a detector, run it on the validation images, measure average precision."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from rich.console import Console
 
 from imsvd.checkpoints import seed_random_state
 from imsvd.config import Config
-from imsvd.distributed import gather_lists, together
+from imsvd.distributed import gather_lists, own_slice, together
 from imsvd.encoder import Encoder
 from imsvd.evaluation.coco.batches import TrainingStream
-from imsvd.evaluation.coco.data import CocoData
-from imsvd.evaluation.coco.evaluation import average_precision, detect
-from imsvd.evaluation.coco.model import build_detector
+from imsvd.evaluation.coco.data import CocoData, CocoSplit, encode_mask
+from imsvd.evaluation.coco.model import MaskRCNN, build_detector
 from imsvd.evaluation.coco.settings import DetectionSettings
 from imsvd.evaluation.coco.training import DetectorTrainer
 from imsvd.files import write_atomically
@@ -25,7 +28,7 @@ from imsvd.training.hardware import launch
 
 
 class CocoOutcome(NamedTuple):
-    """COCO's measures in percent, and what is needed to understand them."""
+    """COCO's metrics in percent, and details for results.jsonl."""
 
     metrics: dict[str, float]
     details: dict[str, Any]
@@ -34,18 +37,18 @@ class CocoOutcome(NamedTuple):
 def run_coco(
     encoder: Encoder, data: CocoData, folder: Path, settings: DetectionSettings, console: Console
 ) -> CocoOutcome:
-    """Train Mask R-CNN C4 on the training split and measure it on the other.
+    """Train Mask R-CNN C4 on the training split and measure it on the validation split.
 
     Args:
-        encoder: whose backbone is used up.
-        data: checked.
-        folder: of checkpoints; each combination of encoder, data and settings has its own below
-            it, so that the same call goes on where it was interrupted and others start anew.
-        settings: of the protocol.
+        encoder: encoder whose backbone becomes part of the detector.
+        data: images and annotations.
+        folder: folder for checkpoints, in one sub-folder per combination of encoder, data and
+            settings; the same call resumes an interrupted training.
+        settings: settings of the detector and its training.
         console: where to show progress.
 
     Raises:
-        Interrupted: after Ctrl-C or SIGTERM, when everything has been saved.
+        Interrupted: on Ctrl-C or SIGTERM, after saving.
     """
     state = folder / _identity(encoder, data, settings)
     seed_random_state(settings.seed)
@@ -79,7 +82,7 @@ def run_coco(
 
 
 def _identity(encoder: Encoder, data: CocoData, settings: DetectionSettings) -> str:
-    """A name for what is computed; where it is computed does not matter."""
+    """Return a hash of everything that determines the result; hardware settings do not."""
     digest = hashlib.sha256()
     digest.update(settings.model_dump_json(exclude={"compute"}).encode())
     digest.update(f"{data.train.fingerprint} {data.val.fingerprint}".encode())
@@ -87,3 +90,92 @@ def _identity(encoder: Encoder, data: CocoData, settings: DetectionSettings) -> 
         digest.update(name.encode())
         digest.update(tensor.cpu().numpy().tobytes())
     return digest.hexdigest()[:12]
+
+
+# pycocotools' names of the two kinds of detection, and the first three numbers it reports.
+_KINDS = {"box": "bbox", "mask": "segm"}
+_NUMBERS = ("ap", "ap50", "ap75")
+
+
+def detect(
+    model: MaskRCNN,
+    split: CocoSplit,
+    device: torch.device,
+    progress: Callable[[int], None] = lambda _: None,
+) -> list[dict[str, Any]]:
+    """Return all ranks' detections in a split, in COCO's results format.
+
+    Each rank processes its share of the images and passes the number done to `progress`.
+    """
+    model.eval()
+    places = range(len(split))[own_slice(len(split))]
+
+    def own() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for done, place in enumerate(places, start=1):
+            image = split.read(place).to(device).float() / 255
+            (detections,) = model([image])
+            found += _as_results(split, place, detections)
+            progress(done)
+        return found
+
+    with torch.no_grad():
+        return gather_lists(together(own))
+
+
+def _as_results(
+    split: CocoSplit, place: int, detections: dict[str, torch.Tensor]
+) -> list[dict[str, Any]]:
+    boxes = detections["boxes"].cpu()
+    # COCO's boxes are left, top, width, height.
+    boxes = torch.cat((boxes[:, :2], boxes[:, 2:] - boxes[:, :2]), dim=1)
+    masks = detections["masks"][:, 0] > 0.5
+    return [
+        {
+            "image_id": split.images[place]["id"],
+            "category_id": split.category_ids[label - 1],
+            "score": score,
+            "bbox": box,
+            "segmentation": encode_mask(mask),
+        }
+        for label, score, box, mask in zip(
+            detections["labels"].tolist(),
+            detections["scores"].tolist(),
+            boxes.tolist(),
+            masks,
+            strict=True,
+        )
+    ]
+
+
+def average_precision(
+    ground_truth: dict[str, Any], detections: Sequence[dict[str, Any]]
+) -> dict[str, float]:
+    """Return COCO's AP, AP50 and AP75 of boxes and masks, in percent.
+
+    Args:
+        ground_truth: content of an annotation file.
+        detections: detections in COCO's results format, with `bbox` and `segmentation`.
+    """
+    metrics = {f"coco_{kind}_{number}": 0.0 for kind in _KINDS for number in _NUMBERS}
+    if not detections:
+        return metrics
+    from pycocotools.coco import COCO  # noqa: PLC0415 - an extra
+    from pycocotools.cocoeval import COCOeval  # noqa: PLC0415
+
+    # pycocotools prints its progress.
+    with contextlib.redirect_stdout(io.StringIO()):
+        truth = COCO()
+        truth.dataset = ground_truth
+        truth.createIndex()
+        for kind, name in _KINDS.items():
+            # Given both, pycocotools would use the box's area for the mask.
+            dropped = "segmentation" if kind == "box" else "bbox"
+            own = [{key: item[key] for key in item if key != dropped} for item in detections]
+            measured = COCOeval(truth, truth.loadRes(own), name)
+            measured.evaluate()
+            measured.accumulate()
+            measured.summarize()
+            for number, value in zip(_NUMBERS, measured.stats, strict=False):
+                metrics[f"coco_{kind}_{number}"] = 100 * max(0.0, float(value))
+    return metrics

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from imsvd.errors import InputError
-from imsvd.evaluation.coco.evaluation import average_precision, detect
-from imsvd.evaluation.coco.segmentation import encode_mask
+from imsvd.evaluation.coco.data import encode_mask
+from imsvd.evaluation.coco.protocol import average_precision, detect
 from tests import gloo
 from tests.evaluation.coco.tiny import HEIGHT, WIDTH, annotations
 
