@@ -1,4 +1,4 @@
-"""An encoder's backbone with a linear classifier on it, and the optimizer of both."""
+"""A backbone with a linear classifier: the network, its optimizer, the evaluation it belongs to, tests."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from imsvd.views import ViewSettings, ViewsSettings
 class Classifier(nn.Module):
     """Maps normalized images (batch, 3, size, size) to logits (batch, classes).
 
-    A frozen backbone takes no gradients and stays in evaluation mode, so that neither its weights
-    nor the statistics of its norms move. The head starts as MoCo's and VICReg's: N(0, 0.01²), bias 0.
+    A frozen backbone gets no gradients and stays in evaluation mode, which fixes its weights and the
+    statistics of its norms. As in MoCo and VICReg, the head's initial weights are N(0, 0.01²).
     """
 
     def __init__(self, encoder: Encoder, num_classes: int, *, frozen: bool) -> None:
@@ -37,14 +37,14 @@ class Classifier(nn.Module):
         self.train()
 
     def train(self, mode: bool = True) -> Self:
-        """Change the mode of everything but a frozen backbone."""
+        """Set the mode of all modules; a frozen backbone stays in evaluation mode."""
         super().train(mode)
         if self.frozen:
             self.backbone.eval()
         return self
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return logits, in float32 whatever the backbone computes in."""
+        """Return logits in float32, whatever the backbone's precision."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.frozen):
             features = self.backbone(images)
         with torch.autocast(images.device.type, enabled=False):
@@ -53,12 +53,12 @@ class Classifier(nn.Module):
 
     @property
     def trained(self) -> nn.Module:
-        """The part that training changes, which is all that a checkpoint needs."""
+        """The trained part of the network, which checkpoints save."""
         return self.head if self.frozen else self
 
 
 def build_optimizer(network: Classifier, settings: ClassificationSettings) -> torch.optim.Optimizer:
-    """SGD with a rate of its own for the head; a frozen backbone takes no part."""
+    """Build SGD with separate rates for head and backbone; a frozen backbone is left out."""
     rates = {"head": settings.head_lr, "backbone": settings.backbone_lr}
     modules = {"head": network.head, "backbone": network.backbone}
     groups = [
@@ -76,17 +76,24 @@ def build_optimizer(network: Classifier, settings: ClassificationSettings) -> to
 
 
 class Evaluation(NamedTuple):
-    """A protocol's name, which is also its folder's and its metrics', and all it depends on."""
+    """One protocol with its encoder, labeled images and settings.
+
+    Attributes:
+        protocol: name of the protocol, which also names its folder and metrics.
+        encoder: encoder to evaluate.
+        splits: labeled images.
+        settings: settings of the training.
+        labels: how the labeled images were chosen, if not all labels are used.
+    """
 
     protocol: str
     encoder: Encoder
     splits: LabeledSplits
     settings: ClassificationSettings
     labels: str = ""
-    """Whose labels are trained on, where it is not all of them."""
 
     def folder(self, run: Path) -> Path:
-        """Where it is kept below `run`: another for everything that would change the result."""
+        """Return its folder below `run`, named by a hash of everything that determines the result."""
         weights = [
             value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
             for value in self.encoder.backbone.state_dict().values()
@@ -97,15 +104,15 @@ class Evaluation(NamedTuple):
         return run / "evaluations" / f"{self.protocol}-{hash_listing([*texts, *weights])}"
 
     def pretraining_config(self) -> Config:
-        """What the machinery of pretraining has to know, with a single view."""
+        """Return a configuration with a single view, for the parts shared with pretraining."""
         config = Config(seed=self.settings.seed, compute=self.settings.compute)
-        # Not validated: pretraining compares at least two views, a classifier looks at one.
+        # Validation would require two views, as pretraining does.
         views = ViewsSettings.model_construct(views=(self.view,))
         return config.model_copy(update={"views": views})
 
     @property
     def view(self) -> ViewSettings:
-        """A random crop and a flip, at the size and with the normalization the encoder knows."""
+        """A random crop and flip, with the size and normalization of the encoder."""
         description = self.encoder.description
         return ViewSettings(
             size=description.size,
@@ -118,7 +125,7 @@ class Evaluation(NamedTuple):
 
 
 class HeldOutImages:
-    """This rank's share of the test images; small ones are read once and kept."""
+    """This rank's share of the test images; small images are kept in memory."""
 
     def __init__(
         self, source: ImageSource, description: EncoderDescription, config: Config
@@ -129,9 +136,9 @@ class HeldOutImages:
         self.images = together(lambda: _small_images(self.source) if len(self.source) else None)
 
     def measure(self, network: nn.Module, fabric: Fabric) -> dict[str, Any]:
-        """Accuracies in percent over all readable test images, and how many those are.
+        """Return accuracies in percent over the readable test images of all ranks, and their number.
 
-        Top-5 is left out where there are no more than five classes.
+        "top5" needs more than five classes.
         """
         counts = together(lambda: self._counts(network, fabric) if len(self.source) else [0, 0, 0])
         total = all_reduce_sum(torch.tensor(counts, device=fabric.device))
@@ -142,7 +149,7 @@ class HeldOutImages:
         return measured | {"test_images": count}
 
     def _counts(self, network: nn.Module, fabric: Fabric) -> list[int]:
-        """Hits among the first one and the first five, and images, of this rank's share."""
+        """Count top-1 hits, top-5 hits and images in this rank's share."""
         in_memory = self.images is not None
         with fabric.autocast():
             found = extract_features(
@@ -161,7 +168,7 @@ class HeldOutImages:
 
 
 def _small_images(source: ImageSource) -> Tensor | None:
-    """All images as one tensor, if they are small, of one size and readable."""
+    """Return all images as one tensor if they are small, of one size and readable, else None."""
     quarantine = Quarantine(source, limit=1)
     images = load_into_memory(source, quarantine)
     return None if quarantine.count else images

@@ -1,4 +1,8 @@
-"""`results.jsonl` of a run: one line per evaluation, only ever appended to."""
+"""Results of runs: `results.jsonl`, and one table over runs and protocols.
+
+results.jsonl has one line per evaluation and is only appended to. The table shows the latest result of
+each kind, next to the paper's number if data, training and settings are the paper's.
+"""
 
 from __future__ import annotations
 
@@ -40,17 +44,17 @@ def append_result(
     data: str,
     details: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Append one evaluation to `run`/results.jsonl, on disk when this returns.
+    """Append one evaluation to `run`/results.jsonl, flushed to disk.
 
     Args:
-        run: the run folder.
-        protocol: what was measured, such as "knn".
-        metrics: the numbers; finite.
-        data: what it was measured on, as the user named it.
-        details: what else is needed to understand or repeat it, such as the settings.
+        run: run folder.
+        protocol: name of the protocol, such as "knn".
+        metrics: finite numbers.
+        data: the images, as the user named them.
+        details: whatever else is needed to understand or repeat the evaluation, such as its settings.
 
     Returns:
-        The record as written, with the time and the version of this package.
+        The record as written, with the time and the package version.
     """
     record = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -65,14 +69,14 @@ def append_result(
     try:
         _append(path, line.encode())
     except OSError as error:
-        raise InputError(f"The result cannot be written to {path}: {error.strerror}.") from error
+        raise InputError(f"the result cannot be written to {path}: {error.strerror}.") from error
     return record
 
 
 def read_results(run: Path) -> list[dict[str, Any]]:
-    """All evaluations recorded in `run`, oldest first; empty if there are none.
+    """Return all evaluations recorded in `run`, oldest first.
 
-    A line that an interrupted write left incomplete is passed over, with a warning in the log.
+    Lines left incomplete by an interrupted write are skipped, with a warning in the log.
     """
     path = run / _FILE_NAME
     if not path.exists():
@@ -86,12 +90,12 @@ def read_results(run: Path) -> list[dict[str, Any]]:
         if isinstance(record, dict):
             records.append(record)
         elif line.strip():
-            _logger.warning("%s, line %d is incomplete and was passed over", path, number)
+            _logger.warning("%s: skipped line %d, which is incomplete", path, number)
     return records
 
 
 def _append(path: Path, line: bytes) -> None:
-    """Append `line` in a single write, so that a reader or second writer never sees a part."""
+    """Append `line` in a single write; readers and other writers never see part of it."""
     with path.open("a+b", buffering=0) as file:
         if _ends_inside_a_line(path):
             line = b"\n" + line
@@ -102,7 +106,7 @@ def _append(path: Path, line: bytes) -> None:
 
 
 def _ends_inside_a_line(path: Path) -> bool:
-    """Whether an interrupted write left a last line that the next one must not join."""
+    """Return whether the file ends in an incomplete line, to which nothing may be appended."""
     with path.open("rb") as file:
         if file.seek(0, os.SEEK_END) == 0:
             return False
@@ -111,7 +115,7 @@ def _ends_inside_a_line(path: Path) -> bool:
 
 
 IMAGENET = re.compile(r"(imagenet|imagenet-?1k|ilsvrc|ilsvrc-?2012)", re.IGNORECASE)
-"""Names of a folder that holds ImageNet, and not a part or a relative of it."""
+"""Folder names that stand for all of ImageNet, not for a subset or variant."""
 
 TEST_IMAGES = {
     "linear": 50_000,
@@ -120,7 +124,7 @@ TEST_IMAGES = {
     "places205": 20_500,
     "coco": 5_000,
 }
-"""Images that the paper's protocols test on, by which smaller data of the same form are told apart."""
+"""Number of test images in the paper's protocols; smaller data of the same form have fewer."""
 
 PAPER_SETTINGS: dict[str, Settings] = {
     "linear": LINEAR_RECIPES["imagenet"],
@@ -128,22 +132,28 @@ PAPER_SETTINGS: dict[str, Settings] = {
     "voc07": SVMSettings(),
     "places205": PLACES205_SETTINGS,
 }
-"""The protocols at full scale. Of COCO's, results are filed under `coco` only where all is the paper's."""
+"""The paper's settings. Results named `coco` have the paper's settings by definition."""
 
 FREE_SETTINGS = {
-    "compute",  # where it ran
+    "compute",  # hardware
     "jobs",
-    "query_chunk",  # how much memory it took
+    "query_chunk",  # memory
     "bank_chunk",
-    "neighbors",  # each k has a number of its own
-    "seed",  # the paper names none
-    "bad_image_limit",  # what it would have stopped at
+    "neighbors",  # each k is a separate metric
+    "seed",  # not given in the paper
+    "bad_image_limit",  # no effect on a finished evaluation
 }
-"""Settings that may differ from the paper's beside the paper's number."""
+"""Settings that may differ from the paper's where its number is shown."""
 
 
 class ResultRow(NamedTuple):
-    """One number of one evaluation; `encoder` is trained or untrained, or empty without a run."""
+    """One metric of one evaluation.
+
+    Attributes:
+        encoder: "trained", "untrained", or empty if there is no run.
+        paper: the paper's number in the same setting, if it reports one.
+        settings: settings that distinguish the evaluation from others by the same protocol.
+    """
 
     run: str
     method: str
@@ -156,27 +166,29 @@ class ResultRow(NamedTuple):
     value: float
     paper: float | None
     settings: str = ""
-    """What tells it from other evaluations by the same protocol on the same data, if there are any."""
 
 
-class _Evaluated(NamedTuple):
-    """What a newer number must share with an older one to take its place."""
+class _Kind(NamedTuple):
+    """Identity of an evaluation; a newer result of the same kind replaces an older one.
+
+    Attributes:
+        settings: JSON of the settings that can change a result.
+    """
 
     protocol: str
     data: str
     untrained: bool
     epoch: int | None
     settings: str
-    """As JSON, without those that cannot change a result."""
 
 
 def collect(runs: Sequence[str | Path]) -> list[ResultRow]:
-    """Return the latest result of every protocol, dataset, epoch and choice of settings, run by run."""
+    """Return the latest result of every protocol, dataset, epoch and choice of settings, by run."""
     rows = [row for run in runs for row in _rows(Path(run))]
     if not rows:
         raise InputError(
             f"there are no results in {', '.join(map(str, runs))}; "
-            "`imsvd evaluate knn RUN DATA` makes one."
+            "evaluate a run first, such as with `imsvd evaluate knn RUN DATA`."
         )
     return rows
 
@@ -186,8 +198,8 @@ def _rows(run: Path) -> list[ResultRow]:
     if not run.is_dir():
         raise InputError(f"there is no run folder {run}.")
     latest = {
-        (_evaluated(record), metric): (record, float(value))
-        for record in _without_repeated(read_results(run))
+        (_kind(record), metric): (record, float(value))
+        for record in read_results(run)
         for metric, value in record["metrics"].items()
     }
     config = folder.config() if folder.exists() else None
@@ -210,30 +222,19 @@ def _rows(run: Path) -> list[ResultRow]:
     ]
 
 
-def _without_repeated(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Leave out what was recorded again because the first record did not say the epoch."""
-    details = [record.get("details", {}) for record in records]
-    told = {one.get("evaluation") for one in details if "epoch" in one} - {None}
-    return [
-        record
-        for record, one in zip(records, details, strict=True)
-        if "epoch" in one or one.get("evaluation") not in told
-    ]
-
-
-def _evaluated(record: Mapping[str, Any]) -> _Evaluated:
+def _kind(record: Mapping[str, Any]) -> _Kind:
     details = record.get("details", {})
     settings = details.get("settings") or {}
-    telling = {name: settings[name] for name in sorted(settings) if name not in FREE_SETTINGS}
-    if "labels" in details:  # of a part of the images, which the seed may have drawn
-        telling |= {"labels": details["labels"], "seed": settings.get("seed")}
+    decisive = {name: settings[name] for name in sorted(settings) if name not in FREE_SETTINGS}
+    if "labels" in details:  # a subset of the images, possibly drawn by the seed
+        decisive |= {"labels": details["labels"], "seed": settings.get("seed")}
     untrained = is_of_untrained(record)
     epoch = 0 if untrained else details.get("epoch")
-    return _Evaluated(record["protocol"], record["data"], untrained, epoch, json.dumps(telling))
+    return _Kind(record["protocol"], record["data"], untrained, epoch, json.dumps(decisive))
 
 
-def _differences(kind: _Evaluated, kinds: Sequence[_Evaluated]) -> str:
-    """Name the settings in which evaluations that are otherwise alike differ."""
+def _differences(kind: _Kind, kinds: Sequence[_Kind]) -> str:
+    """Name the settings in which otherwise equal evaluations differ."""
     own: dict[str, Any] = json.loads(kind.settings)
     others = [json.loads(one.settings) for one in kinds if one[:4] == kind[:4]]
     return ", ".join(
@@ -244,7 +245,7 @@ def _differences(kind: _Evaluated, kinds: Sequence[_Evaluated]) -> str:
 
 
 def is_of_untrained(record: Mapping[str, Any]) -> bool:
-    """Whether a line of results.jsonl is of the encoder before training."""
+    """Return whether a record belongs to the encoder before training."""
     return bool(record.get("details", {}).get("encoder") == "untrained")
 
 
@@ -259,7 +260,7 @@ def _paper_number(
 
 
 def _trained_as_in_the_paper(config: Config) -> bool:
-    """Whether data, backbone, method, views, optimizer and batch are those of the ImageNet recipe."""
+    """Return whether data, backbone, method, views, optimizer and batch match the ImageNet recipe."""
     paper = recipe("imagenet", config.method.name)
     return (
         _is_imagenet(config.data.source)
@@ -272,7 +273,7 @@ def _trained_as_in_the_paper(config: Config) -> bool:
 
 
 def _measured_as_in_the_paper(record: dict[str, Any]) -> bool:
-    """Whether it was measured on all of the paper's test images and with its settings."""
+    """Return whether the test images and settings are the paper's."""
     protocol, details = record["protocol"], record.get("details", {})
     return (
         details.get("test_images", 0) == TEST_IMAGES.get(protocol)
@@ -282,9 +283,9 @@ def _measured_as_in_the_paper(record: dict[str, Any]) -> bool:
 
 
 def as_in_the_paper(protocol: str, details: dict[str, Any]) -> bool:
-    """Whether the recorded settings are the paper's, but for those that cannot change a result.
+    """Return whether the recorded settings are the paper's, `FREE_SETTINGS` aside.
 
-    A protocol whose name says its settings, such as COCO's, has no others.
+    True for protocols whose name implies their settings, such as `coco`.
     """
     if protocol not in PAPER_SETTINGS:
         return True
@@ -301,8 +302,8 @@ def _is_imagenet(data: str) -> bool:
 
 
 def as_text(rows: Sequence[ResultRow]) -> str:
-    """Return columns lined up with spaces."""
-    lines = [_titles(), *map(_cells, rows)]
+    """Return the rows as columns aligned with spaces."""
+    lines = [[*ResultRow._fields], *map(_cells, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
@@ -311,15 +312,15 @@ def as_text(rows: Sequence[ResultRow]) -> str:
 
 
 def as_markdown(rows: Sequence[ResultRow]) -> str:
-    """Return a table for a README."""
-    lines = [_titles(), ["---"] * len(_titles()), *map(_cells, rows)]
+    """Return the rows as a Markdown table."""
+    lines = [[*ResultRow._fields], ["---"] * len(ResultRow._fields), *map(_cells, rows)]
     return "\n".join(
         f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines
     )
 
 
 def as_csv(rows: Sequence[ResultRow]) -> str:
-    """Return comma-separated values at full precision."""
+    """Return the rows as comma-separated values at full precision."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(ResultRow._fields)
@@ -328,7 +329,7 @@ def as_csv(rows: Sequence[ResultRow]) -> str:
 
 
 def as_json(rows: Sequence[ResultRow]) -> str:
-    """Return a list of objects at full precision."""
+    """Return the rows as a JSON list of objects at full precision."""
     return json.dumps([row._asdict() for row in rows], indent=2, ensure_ascii=False)
 
 
@@ -343,12 +344,8 @@ TABLE_FORMATS: dict[str, Callable[[Sequence[ResultRow]], str]] = {
 def results_table(runs: Sequence[str | Path], form: str = "text") -> str:
     """Return the results of `runs` as text, markdown, csv or json."""
     if form not in TABLE_FORMATS:
-        raise InputError(f"--format {form!r} is not possible; choose {', '.join(TABLE_FORMATS)}.")
+        raise InputError(f"there is no format {form!r}; choose {', '.join(TABLE_FORMATS)}.")
     return TABLE_FORMATS[form](collect(runs))
-
-
-def _titles() -> list[str]:
-    return list(ResultRow._fields)
 
 
 def _cells(row: ResultRow) -> list[str]:

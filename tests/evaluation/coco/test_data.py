@@ -179,8 +179,8 @@ def test_parts_of_a_mask_are_joined_and_two_points_enclose_nothing() -> None:
     ("segmentation", "complaint"),
     [
         ([], "is empty"),
-        ([[1, 2, 3]], "not a list of points"),
-        ([[1, 2, 3, 4, 5, "6"]], "not a number"),
+        ([[1, 2, 3]], "not a list of coordinates"),
+        ([[1, 2, 3, 4, 5, "6"]], "non-numeric coordinate"),
         ({"size": [6, 8], "counts": [5]}, "do not fill"),
         ({"size": [6, 8], "counts": [50, -2]}, "do not fill"),
         ({"size": [8, 6], "counts": "abc"}, "has size [8, 6]"),
