@@ -76,7 +76,7 @@ OPTIONS = {
     "bench loss": ["--sizes", "--ranks", "--repeats", "--output"],
     "bench heads": ["--batch", "--widths", "--repeats", "--output"],
     "bench views": ["images", "--small", "--seconds", "--repeats", "--output"],
-    "bench step": ["--networks", "--seconds", "--repeats", "--output", "--convolutions"],
+    "bench step": ["--networks", "--seconds", "--repeats", "--output"],
     "bench knn": ["--queries", "--bank", "--width", "--neighbors", "--repeats", "--output"],
 }
 

@@ -11,7 +11,6 @@ from imsvd.bench.comparison import Numbers
 from imsvd.bench.step import (
     BENCHMARK,
     CONTENDERS,
-    CONVOLUTIONS,
     StepCase,
     lightly_network,
     random_images,
@@ -36,7 +35,7 @@ def tiny() -> Config:
     return override(recipe("cifar10-cpu"), TINY)
 
 
-@pytest.mark.parametrize("contender", CONTENDERS | CONVOLUTIONS)
+@pytest.mark.parametrize("contender", CONTENDERS)
 def test_every_loop_makes_views_and_moves_the_weights(contender: str) -> None:
     chosen = BENCHMARK.contenders[contender]
     for package in chosen.needs:
@@ -101,7 +100,7 @@ def test_the_table_shows_rates_parts_and_ratios(
     assert "| lightly | 100 | 200 | 1.000 | 8.500 | 0.500 | 3.00 |" in page
 
 
-def test_the_option_compares_our_convolutions(
+def test_the_command_measures_every_loop(
     monkeypatch: pytest.MonkeyPatch, command: CommandLine
 ) -> None:
     measured = []
@@ -111,9 +110,9 @@ def test_the_option_compares_our_convolutions(
         return {"milliseconds": 1.0}
 
     monkeypatch.setattr(comparison, "measure_in_child", made_up)
-    options = ["--networks", "resnet18", "--repeats", "1", "--convolutions"]
-    assert command(["bench", "step", *options]) == 0
-    assert measured == [("resnet18", name) for name in CONVOLUTIONS]
+    monkeypatch.setattr(bench.BENCHMARK, "reason_to_skip", lambda _: "")
+    assert command(["bench", "step", "--networks", "resnet18", "--repeats", "1"]) == 0
+    assert measured == [("resnet18", name) for name in CONTENDERS]
 
 
 def test_unknown_networks_and_empty_measurements_are_refused() -> None:

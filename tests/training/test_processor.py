@@ -10,7 +10,7 @@ import torch
 from imsvd.config import override
 from imsvd.methods import build_method
 from imsvd.networks import build_backbone
-from imsvd.networks.convolution import ProcessorConv2d
+from imsvd.networks.winograd import WinogradConv2d
 from imsvd.recipes import recipe
 from imsvd.training.optimizers import build_optimizer
 from imsvd.training.processor import keep_freed_memory, use_processor_well
@@ -48,7 +48,7 @@ def steps(*, faster: bool) -> list[float]:
     optimizer = build_optimizer(method, config)
     if faster:
         use_processor_well(method)
-        assert any(isinstance(module, ProcessorConv2d) for module in method.modules())
+        assert any(isinstance(module, WinogradConv2d) for module in method.modules())
     losses = []
     for _ in range(4):
         views = [torch.randn(8, 3, 12, 12).to(memory_format=torch.channels_last) for _ in range(2)]

@@ -8,7 +8,7 @@ none). The tuned rivals have everything a competent user would switch on: persis
 channels_last, gradients set to None. The rivals decode no files, and neither the ends of epochs nor
 the start of workers is counted. Mixed precision and compilation are off for all, on a CPU.
 
-With `--convolutions` our loop runs with and without its own convolutions instead.
+A row with PyTorch's convolutions shows what `imsvd.networks.winograd` gains.
 """
 
 import itertools
@@ -33,7 +33,7 @@ from imsvd.config import Config, override
 from imsvd.errors import InputError
 from imsvd.methods import IMSVDSettings, build_method
 from imsvd.networks import build_backbone, feature_width
-from imsvd.networks.convolution import WAYS, use_processor_convolutions
+from imsvd.networks.winograd import use_winograd
 from imsvd.recipes import recipe
 from imsvd.training.batches import EpochOrder, MemoryBatches
 from imsvd.training.metrics import EpochMetrics
@@ -73,7 +73,7 @@ Build = Callable[[Config, Tensor, int], Loop]
 """Makes a loop from settings, (n, 3, size, size) bytes and a number of cores."""
 
 
-def _ours(ways: Sequence[str] = WAYS) -> Build:
+def _ours(*, winograd: bool) -> Build:
     def build(config: Config, images: Tensor, cores: int) -> Loop:
         del cores  # views are made by the threads that train
         order = EpochOrder(len(images), config.training.batch_size, config.seed)
@@ -82,7 +82,8 @@ def _ours(ways: Sequence[str] = WAYS) -> Build:
         method = build_method(config.method, build_backbone(config.backbone), len(images))
         method = method.to(memory_format=torch.channels_last)
         keep_freed_memory()
-        use_processor_convolutions(method, ways)
+        if winograd:
+            use_winograd(method)
         optimizer = build_optimizer(method, config)
         metrics = EpochMetrics()
         steps = batches.steps(0, _ENDLESS)
@@ -179,20 +180,14 @@ def _method(config: Config) -> IMSVDSettings:
 
 
 CONTENDERS: dict[str, Contender[Build]] = {
-    "ours": Contender("imsvd", _ours()),
+    "ours": Contender("imsvd", _ours(winograd=True)),
+    "direct": Contender("imsvd, PyTorch's convolutions", _ours(winograd=False)),
     "lightly": Contender("lightly", _lightly(tuned=False), ("lightly",)),
     "lightly-tuned": Contender("lightly, tuned", _lightly(tuned=True), ("lightly",)),
     "lightly-tuned-1": Contender(
         "lightly, tuned, 1 worker", _lightly(tuned=True, every_core=False), ("lightly",)
     ),
 }
-CONVOLUTIONS: dict[str, Contender[Build]] = {
-    "ours": CONTENDERS["ours"],
-    "no-winograd": Contender("without Winograd", _ours(["products"])),
-    "no-products": Contender("without matrix products", _ours(["winograd"])),
-    "torch": Contender("torch's convolutions only", _ours([])),
-}
-"""Our loop with parts of `imsvd.networks.convolution` switched off."""
 
 
 def random_images(count: int, size: int) -> Tensor:
@@ -211,7 +206,7 @@ class StepCase(Case):
 
 class _Step(Benchmark[StepCase]):
     case = StepCase
-    contenders = CONTENDERS | CONVOLUTIONS
+    contenders = CONTENDERS
     heading = "A whole training step"
     first_column = "loop"
     columns = (
@@ -283,7 +278,7 @@ def run(
     *,
     contenders: Sequence[str] = tuple(CONTENDERS),
 ) -> list[Row]:
-    """Compare keys of `CONTENDERS` or `CONVOLUTIONS` on keys of `NETWORKS`.
+    """Compare keys of `CONTENDERS` on keys of `NETWORKS`.
 
     A measurement lasts at least `seconds`, after two steps to warm up.
     """

@@ -77,17 +77,12 @@ def bench_step(
     seconds: Annotated[float, typer.Option(help="Least duration of one measurement.")] = 5,
     repeats: Repeats = 3,
     output: Output = None,
-    convolutions: Annotated[
-        bool,
-        typer.Option("--convolutions", help="Compare our convolutions, switched on and off."),
-    ] = False,
 ) -> None:
     """Compare a whole training step on small images with a loop written with lightly."""
-    from imsvd.bench.step import CONTENDERS, CONVOLUTIONS, run  # noqa: PLC0415
+    from imsvd.bench.step import run  # noqa: PLC0415
 
     names = [name.strip() for name in networks.split(",") if name.strip()]
-    contenders = tuple(CONVOLUTIONS if convolutions else CONTENDERS)
-    run(names, seconds, repeats, console, output, contenders=contenders)
+    run(names, seconds, repeats, console, output)
 
 
 @bench.command("knn")

@@ -4,7 +4,7 @@ import ctypes
 import sys
 
 from imsvd.methods import Method
-from imsvd.networks.convolution import use_processor_convolutions
+from imsvd.networks.winograd import use_winograd
 
 # Of glibc's malloc.h.
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
@@ -18,7 +18,7 @@ def use_processor_well(method: Method) -> None:
     interrupted and resumed does not end with the same weights.
     """
     keep_freed_memory()
-    use_processor_convolutions(method)
+    use_winograd(method)
 
 
 def keep_freed_memory() -> bool:
