@@ -1,10 +1,12 @@
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
-from imsvd.views import ViewSettings, image_views, make_view, paper_views
+from imsvd.views import ViewSettings, image_views, make_view, normalize, paper_views
 from tests.views.samples import make_images, make_parameters
 
 
@@ -80,3 +82,33 @@ def test_other_tensors_are_refused() -> None:
         make_view(torch.zeros(3, 8, 8), parameters, 0, settings)
     with pytest.raises(ValueError, match=r"torch.uint8 of shape \(1, 8, 8\)"):
         make_view(torch.zeros(1, 8, 8, dtype=torch.uint8), parameters, 0, settings)
+
+
+@given(
+    count=st.integers(1, 3),
+    size=st.integers(1, 9),
+    mean=st.tuples(*[st.floats(-1, 1)] * 3),
+    std=st.tuples(*[st.floats(0.05, 2)] * 3),
+)
+def test_every_byte_is_scaled_shifted_and_divided(
+    count: int, size: int, mean: tuple[float, ...], std: tuple[float, ...]
+) -> None:
+    settings = ViewSettings(size=8, mean=mean, std=std)
+    generator = torch.Generator().manual_seed(size)
+    levels = torch.randint(0, 256, (count, 3, size, size), generator=generator, dtype=torch.uint8)
+    found = normalize(levels, settings)
+    for channel in range(3):
+        expected = (levels[:, channel].double() / 255 - mean[channel]) / std[channel]
+        error = (found[:, channel].double() - expected).abs().max()
+        # Both terms are rounded before one is taken from the other.
+        assert error <= 3e-7 * (1 + abs(mean[channel])) / std[channel]
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_the_result_is_laid_out_for_convolutions(memory_format: torch.memory_format) -> None:
+    levels = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8)
+    before = levels.clone()
+    found = normalize(levels.contiguous(memory_format=memory_format), ViewSettings(size=8))
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert found.dtype == torch.float32
+    assert torch.equal(levels, before)

@@ -37,7 +37,7 @@ from imsvd.views import (
     paper_views,
     read_batch,
 )
-from imsvd.views.resampling import blur_kernel_size
+from imsvd.views.settings import blur_kernel_size
 
 TITLES = {
     "photographs": "JPEG files to two 224-pixel views",

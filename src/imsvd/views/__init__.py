@@ -1,9 +1,7 @@
 """Augmented views of images: drawn once, applied to one image or to a whole batch."""
 
 from imsvd.views.batched import batch_views, make_views_batched
-from imsvd.views.keyed import keyed_uniforms
-from imsvd.views.levels import normalize
-from imsvd.views.parameters import ViewParameters, sample_parameters
+from imsvd.views.parameters import ViewParameters, keyed_uniforms, sample_parameters
 from imsvd.views.samples import (
     Batch,
     Sample,
@@ -13,7 +11,7 @@ from imsvd.views.samples import (
     takes_fast_path,
 )
 from imsvd.views.settings import ViewSettings, ViewsSettings, cifar_views, paper_views
-from imsvd.views.single import image_views, make_levels, make_view
+from imsvd.views.single import image_views, make_levels, make_view, normalize
 
 __all__ = [
     "Batch",

@@ -1,67 +1,93 @@
-"""Views of a whole batch of small images at once, on whatever device the batch is on.
+"""Views of a whole batch of small images at once, on the device of the batch.
 
-For images of one size up to about 96 pixels, kept in memory as bytes: nothing is done sample by
-sample, no decision waits for the device. A sample's view does not depend on its batch-mates.
-Nothing is rounded to whole levels between operations, so results differ from torchvision on bytes
-by about a level for each operation, and from torchvision on floats by hundredths of a level.
+Made for images of one size up to about 96 pixels, held in memory as uint8: no sample is processed
+by itself, and no decision waits for the device. A sample's view does not depend on its batch.
+Values are not rounded between operations, so results differ from torchvision on uint8 by about a
+level per operation, and from torchvision on floats by hundredths of a level.
+
+Resizing and blurring one axis of a sample is a product with a small dense matrix, so a batch with
+a different crop and blur for every sample takes two batched matrix products. For color operations,
+images are *planes*, (3, n, pixels) float32 from 0 to 255, in which a channel of consecutive samples
+is contiguous. Functions with a trailing underscore work in place.
 """
 
-from typing import Any
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from imsvd.views.color import jitter_, plan_jitter, solarize_, to_gray_
-from imsvd.views.parameters import Flags, ViewParameters, sample_parameters
-from imsvd.views.resampling import blur_matrices, resize_matrices
-from imsvd.views.settings import ViewSettings, ViewsSettings
+from imsvd.views.parameters import (
+    CONTRAST,
+    HUE,
+    SATURATION,
+    Flags,
+    Integers,
+    Reals,
+    ViewParameters,
+    sample_views,
+)
+from imsvd.views.settings import ViewSettings, ViewsSettings, blur_kernel_size
 
 _BLOCK_PIXELS = 256 * 32 * 32  # per thread
+_CUBIC = -0.5  # as in Pillow and torch's antialiased kernel; plain bicubic has -0.75
+_WHITE = 255.0
+_LUMA = (0.2989, 0.587, 0.114)
 
 
-def crop_planes(images: Tensor, parameters: ViewParameters, settings: ViewSettings) -> Tensor:
-    """Crop, resize and flip, with channels outermost.
+def make_views_batched(
+    images: Tensor, parameters: ViewParameters, settings: ViewSettings
+) -> Tensor:
+    """Make one view of every image.
 
     Args:
-        images: (n, 3, height, width) uint8.
+        images: (n, 3, height, width) uint8, on any device.
         parameters: of the same n samples.
         settings: of the view.
 
     Returns:
-        (3, n, size, size) float32, 0 to 255.
+        (n, 3, size, size) float32, normalized, in channels_last memory format.
     """
-    count, _, height, width = images.shape
-    size, kind, device = settings.size, settings.interpolation, images.device
-    across = resize_matrices(
-        parameters.left, parameters.width, width, size, kind, device, reverse=parameters.flip
-    )
-    down = resize_matrices(parameters.top, parameters.height, height, size, kind, device)
-    rows = images.to(torch.float32).view(count, 3 * height, width)
-    narrowed = torch.bmm(rows, across.transpose(1, 2)).view(count, 3, height, size)
-    if kind == "bicubic":
-        narrowed.clamp_(0.0, 255.0)  # as bytes would be, between the two passes
-    planes = torch.empty((3, count, size, size), dtype=torch.float32, device=device)
-    for channel, plane in enumerate(planes):
-        torch.bmm(down, narrowed[:, channel], out=plane)
-    return planes.clamp_(0.0, 255.0) if kind == "bicubic" else planes
+    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
+        raise ValueError(
+            f"images must be uint8 of shape (n, 3, height, width), not {images.dtype} of shape "
+            f"{tuple(images.shape)}"
+        )
+    count, size = len(images), settings.size
+    views = torch.empty((count, size, size, 3), dtype=torch.float32, device=images.device)
+    step = _block_size(images, size)
+    # Half precision is too coarse for 256 levels, so autocast is turned off.
+    with torch.autocast(images.device.type, enabled=False):
+        for start in range(0, count, step):
+            block = slice(start, start + step)
+            _make_block(images[block], parameters.select(block), settings, out=views[block])
+    return views.permute(0, 3, 1, 2)
 
 
-def blur_(planes: Tensor, rows: Tensor, matrices: Tensor) -> None:
-    """Blur some samples in place.
+def batch_views(
+    images: Tensor,
+    settings: ViewsSettings,
+    *,
+    seed: int,
+    epoch: int,
+    indices: npt.NDArray[np.integer[Any]],
+) -> list[Tensor]:
+    """Make every view of every image: one (n, 3, size, size) float32 tensor per view.
 
     Args:
-        planes: (3, n, size, size).
-        rows: (m,) int64 rising, the samples to blur.
-        matrices: (m, size, size), one per blurred sample.
+        images: (n, 3, height, width) uint8, on any device.
+        settings: of all views.
+        seed: of the run.
+        epoch: of the run.
+        indices: (n,) positions in the dataset, which key the randomness.
     """
-    everyone = len(rows) == planes.shape[1]
-    for plane in planes:
-        sharp = plane if everyone else plane.index_select(0, rows)
-        blurred = torch.bmm(torch.bmm(matrices, sharp), matrices.transpose(1, 2), out=sharp)
-        if not everyone:
-            plane.index_copy_(0, rows, blurred)
+    heights = np.full(len(images), images.shape[2])
+    widths = np.full(len(images), images.shape[3])
+    drawn = sample_views(settings, heights, widths, seed=seed, epoch=epoch, indices=indices)
+    pairs = zip(drawn, settings.every, strict=True)
+    return [make_views_batched(images, parameters, view) for parameters, view in pairs]
 
 
 def _rows(flags: Flags, device: torch.device) -> Tensor | None:
@@ -72,7 +98,7 @@ def _rows(flags: Flags, device: torch.device) -> Tensor | None:
 def _make_block(
     images: Tensor, parameters: ViewParameters, settings: ViewSettings, out: Tensor
 ) -> None:
-    """Make the views of (n, 3, height, width) images into out, (n, size, size, 3)."""
+    """Write the views of (n, 3, height, width) images to out, (n, size, size, 3)."""
     device, size = images.device, settings.size
     plan = plan_jitter(parameters)
     permutation = torch.from_numpy(plan.permutation).to(device)
@@ -95,10 +121,10 @@ def _make_block(
 
 
 def _block_size(images: Tensor, size: int) -> int:
-    """How many samples to work on at a time.
+    """Return the number of samples to process at a time.
 
-    On a CPU the temporaries of one block should stay in the cache, yet be large enough to hide the
-    cost of each call. An accelerator is best served with everything at once.
+    On a CPU the temporaries of a block should fit into the cache, yet be large enough to hide the
+    overhead of calls. A GPU is fastest with everything at once.
     """
     if images.device.type != "cpu":
         return max(1, len(images))
@@ -106,58 +132,243 @@ def _block_size(images: Tensor, size: int) -> int:
     return max(1, _BLOCK_PIXELS * torch.get_num_threads() // pixels)
 
 
-def make_views_batched(
-    images: Tensor, parameters: ViewParameters, settings: ViewSettings
-) -> Tensor:
-    """One view of every image.
-
-    Args:
-        images: (n, 3, height, width) uint8, on any device.
-        parameters: of the same n samples.
-        settings: of the view.
+def crop_planes(images: Tensor, parameters: ViewParameters, settings: ViewSettings) -> Tensor:
+    """Crop, resize and flip (n, 3, height, width) uint8 images into planes.
 
     Returns:
-        (n, 3, size, size) float32, normalized, in channels_last memory format.
+        (3, n, size, size) float32, 0 to 255.
     """
-    if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1] != 3:
-        raise ValueError(
-            f"images must be bytes of shape (n, 3, height, width), not {images.dtype} of shape "
-            f"{tuple(images.shape)}"
-        )
-    count, size = len(images), settings.size
-    views = torch.empty((count, size, size, 3), dtype=torch.float32, device=images.device)
-    step = _block_size(images, size)
-    # Half precision has too few digits for 256 levels, so a caller's autocast must not reach here.
-    with torch.autocast(images.device.type, enabled=False):
-        for start in range(0, count, step):
-            block = slice(start, start + step)
-            _make_block(images[block], parameters.select(block), settings, out=views[block])
-    return views.permute(0, 3, 1, 2)
+    count, _, height, width = images.shape
+    size, kind, device = settings.size, settings.interpolation, images.device
+    across = resize_matrices(
+        parameters.left, parameters.width, width, size, kind, device, reverse=parameters.flip
+    )
+    down = resize_matrices(parameters.top, parameters.height, height, size, kind, device)
+    rows = images.to(torch.float32).view(count, 3 * height, width)
+    narrowed = torch.bmm(rows, across.transpose(1, 2)).view(count, 3, height, size)
+    if kind == "bicubic":
+        narrowed.clamp_(0.0, 255.0)  # between the two passes, as for uint8
+    planes = torch.empty((3, count, size, size), dtype=torch.float32, device=device)
+    for channel, plane in enumerate(planes):
+        torch.bmm(down, narrowed[:, channel], out=plane)
+    return planes.clamp_(0.0, 255.0) if kind == "bicubic" else planes
 
 
-def batch_views(
-    images: Tensor,
-    settings: ViewsSettings,
-    *,
-    seed: int,
-    epoch: int,
-    indices: npt.NDArray[np.integer[Any]],
-) -> list[Tensor]:
-    """Every view of every image: a list of (n, 3, size, size) float32, one entry per view.
+def blur_(planes: Tensor, rows: Tensor, matrices: Tensor) -> None:
+    """Blur some samples in place.
 
     Args:
-        images: (n, 3, height, width) uint8, on any device.
-        settings: of all views.
-        seed: of the run.
-        epoch: of the run.
-        indices: (n,) positions in the dataset, which key the randomness.
+        planes: (3, n, size, size).
+        rows: (m,) int64, ascending, the samples to blur.
+        matrices: (m, size, size), one per blurred sample.
     """
-    heights = np.full(len(images), images.shape[2])
-    widths = np.full(len(images), images.shape[3])
-    made = []
-    for number, view in enumerate(settings.every):
-        parameters = sample_parameters(
-            view, heights, widths, seed=seed, epoch=epoch, indices=indices, view=number
-        )
-        made.append(make_views_batched(images, parameters, view))
-    return made
+    everyone = len(rows) == planes.shape[1]
+    for plane in planes:
+        sharp = plane if everyone else plane.index_select(0, rows)
+        blurred = torch.bmm(torch.bmm(matrices, sharp), matrices.transpose(1, 2), out=sharp)
+        if not everyone:
+            plane.index_copy_(0, rows, blurred)
+
+
+def _filter(distance: Tensor, interpolation: Literal["bilinear", "bicubic"]) -> Tensor:
+    """Return the interpolation weight at each non-negative distance; works in place."""
+    if interpolation == "bilinear":
+        return distance.neg_().add_(1.0).clamp_min_(0.0)
+    near = distance.clamp(max=1.0)
+    far = distance.clamp_(1.0, 2.0)
+    inner = ((_CUBIC + 2) * near - (_CUBIC + 3)) * near * near + 1
+    outer = _CUBIC * (((far - 5) * far + 8) * far - 4)
+    return inner + outer  # each piece is zero where the other applies
+
+
+def resize_matrices(
+    starts: Integers,
+    lengths: Integers,
+    in_size: int,
+    out_size: int,
+    interpolation: Literal["bilinear", "bicubic"],
+    device: torch.device,
+    reverse: Flags | None = None,
+) -> Tensor:
+    """Return matrices that crop, resize and optionally mirror one axis of every sample.
+
+    The weights are those of torchvision's antialiased `resize` (after Pillow).
+
+    Args:
+        starts: (n,) first pixel of each crop.
+        lengths: (n,) pixels in each crop; pixels outside never contribute.
+        in_size: pixels of the axis before.
+        out_size: pixels of the axis after.
+        interpolation: the filter, widened by the scale when shrinking.
+        device: of the matrices.
+        reverse: (n,) whether to mirror the result.
+
+    Returns:
+        (n, out_size, in_size) float32, rows summing to one.
+    """
+    scale = lengths / out_size
+    out = np.broadcast_to(np.arange(out_size), (len(lengths), out_size))
+    if reverse is not None:
+        out = np.where(reverse[:, None], out[:, ::-1], out)
+    centers = starts[:, None] + scale[:, None] * (out + 0.5) - 0.5
+    position = np.arange(in_size)
+    inside = (position >= starts[:, None]) & (position < (starts + lengths)[:, None])
+    narrowing = torch.from_numpy((1 / np.maximum(scale, 1)).astype(np.float32)).to(device)
+    center = torch.from_numpy(centers.astype(np.float32)).to(device)
+    mask = torch.from_numpy(inside.astype(np.float32)).to(device)
+    pixels = torch.arange(in_size, dtype=torch.float32, device=device)
+    distance = (pixels - center[:, :, None]).abs_().mul_(narrowing[:, None, None])
+    weights = _filter(distance, interpolation).mul_(mask[:, None, :])
+    return weights.div_(weights.sum(dim=2, keepdim=True))
+
+
+@lru_cache(maxsize=16)
+def _reflections(size: int, kernel_size: int, device: torch.device) -> Tensor:
+    """Return (kernel_size, size * size): the pixel that tap k of output pixel i reads, reflected."""
+    half = kernel_size // 2
+    out = torch.arange(size)
+    source = (out + torch.arange(-half, half + 1)[:, None]).abs()
+    source = (size - 1) - ((size - 1) - source).abs()
+    taps = torch.nn.functional.one_hot(source, size).to(torch.float32)
+    return taps.reshape(kernel_size, size * size).to(device)
+
+
+def blur_matrices(sigmas: Reals, size: int, device: torch.device) -> Tensor:
+    """Return matrices that blur one axis with the sigmas (n,), in pixels, of each sample.
+
+    The weights are those of torchvision's `gaussian_blur` with reflected edges.
+
+    Returns:
+        (n, size, size) float32, rows summing to one.
+    """
+    kernel_size = blur_kernel_size(size)
+    offsets = np.arange(kernel_size) - kernel_size // 2
+    weights = np.exp(-0.5 * (offsets / sigmas[:, None]) ** 2)
+    weights /= weights.sum(axis=1, keepdims=True)
+    kernels = torch.from_numpy(weights.astype(np.float32)).to(device)
+    return (kernels @ _reflections(size, kernel_size, device)).view(-1, size, size)
+
+
+class JitterPlan(NamedTuple):
+    """Samples sorted so that color jitter in random order needs slices instead of gathers.
+
+    Brightness, contrast and saturation all blend an image with a gray one; hue does not. A sample
+    whose hue comes k-th has k blends before it and 3 - k after. With samples sorted by descending
+    k, blend number j applies before hue to the first `before_hue[j]` samples and after hue to the
+    rest of the `jittered` ones. Samples without jitter come last.
+    """
+
+    permutation: Integers
+    """(n,) sample at each sorted position."""
+    before_hue: tuple[int, int, int]
+    jittered: int
+    blends: npt.NDArray[np.float32]
+    """(3 blends, 3, n, 1): weight of the image, of its gray image, of its mean gray."""
+    turns: npt.NDArray[np.float32]
+    """(n, 1) hue shifts."""
+
+
+def plan_jitter(parameters: ViewParameters) -> JitterPlan:
+    """Sort the samples and tabulate their blends, in NumPy so that no device has to wait."""
+    hue_position = np.where(parameters.jitter, np.argmax(parameters.order == HUE, axis=1), -1)
+    permutation = np.argsort(-hue_position, kind="stable")
+    order = parameters.order[permutation]
+    operations = order[order != HUE].reshape(-1, 3)
+    columns = np.stack((parameters.brightness, parameters.contrast, parameters.saturation), axis=1)
+    factors = np.take_along_axis(columns[permutation], operations, axis=1)
+    rest = 1.0 - factors
+    weights = np.stack(
+        (factors, rest * (operations == SATURATION), rest * (operations == CONTRAST))
+    )
+    before = [int((hue_position > blend).sum()) for blend in range(3)]
+    return JitterPlan(
+        permutation=permutation,
+        before_hue=(before[0], before[1], before[2]),
+        jittered=int((hue_position >= 0).sum()),
+        blends=weights.transpose(2, 0, 1)[..., None].astype(np.float32),
+        turns=parameters.hue[permutation, None].astype(np.float32),
+    )
+
+
+def gray_of(planes: Tensor) -> Tensor:
+    """Return the luma of (3, n, pixels) planes: (n, pixels)."""
+    red, green, blue = planes.unbind()
+    return red.mul(_LUMA[0]).add_(green, alpha=_LUMA[1]).add_(blue, alpha=_LUMA[2])
+
+
+def blend_(planes: Tensor, weights: Tensor) -> None:
+    """Apply brightness, contrast or saturation, depending on the weights.
+
+    Args:
+        planes: (3, n, pixels).
+        weights: (3, n, 1) of the image, of its gray image, of its mean gray.
+    """
+    gray = gray_of(planes)
+    mean = gray.mean(dim=1, keepdim=True)
+    offset = torch.addcmul(mean.mul_(weights[2]), gray, weights[1])
+    planes.mul_(weights[0]).add_(offset).clamp_(0.0, _WHITE)
+
+
+def shift_hue_(planes: Tensor, turns: Tensor) -> None:
+    """Rotate the hue on the HSV hexagon, keeping saturation and value.
+
+    With the channels scaled so that the smallest is 0 and the largest 1, hue in sixths of a turn is
+    ±(1 + green + blue - red), negative if blue exceeds green, and each channel is a trapezoid
+    function of the hue. This equals the usual table of six cases.
+
+    Args:
+        planes: (3, n, pixels).
+        turns: (n, 1) in [-0.5, 0.5].
+    """
+    red, green, blue = planes.unbind()
+    darkest = torch.amin(planes, dim=0)
+    chroma = torch.amax(planes, dim=0).sub_(darkest)
+    hue = (green - red).add_(blue).sub_(darkest)
+    # Gray pixels have no hue; any finite number will do, as it is multiplied by zero chroma.
+    hue.div_(chroma.clamp_min(1e-6)).add_(1.0)
+    hue.copysign_(green - blue).add_(turns, alpha=6.0)
+    hue.sub_(torch.round(hue * (1 / 6)), alpha=6.0)  # into [-3, 3], red at 0
+    strength = torch.abs(hue).neg_().add_(2.0).clamp_(0.0, 1.0)
+    torch.addcmul(darkest, chroma, strength, out=red)
+    torch.add(hue, 1.0, out=strength).abs_().sub_(1.0).clamp_(0.0, 1.0)
+    torch.addcmul(darkest, chroma, strength, out=green)
+    hue.sub_(1.0).abs_().sub_(1.0).clamp_(0.0, 1.0)
+    torch.addcmul(darkest, chroma, hue, out=blue)
+
+
+def jitter_(planes: Tensor, plan: JitterPlan) -> None:
+    """Apply all four operations of color jitter, to each sample in its own order.
+
+    Args:
+        planes: (3, n, pixels), the samples in the order of `plan.permutation`.
+        plan: of the same samples.
+    """
+    if not plan.jittered:
+        return
+    blends = torch.from_numpy(plan.blends).to(planes.device)
+    turns = torch.from_numpy(plan.turns).to(planes.device)
+    for weights, count in zip(blends, plan.before_hue, strict=True):
+        if count:
+            blend_(planes[:, :count], weights[:, :count])
+    if plan.turns[: plan.jittered].any():
+        shift_hue_(planes[:, : plan.jittered], turns[: plan.jittered])
+    for weights, count in zip(blends, plan.before_hue, strict=True):
+        if count < plan.jittered:
+            rows = slice(count, plan.jittered)
+            blend_(planes[:, rows], weights[:, rows])
+
+
+def to_gray_(planes: Tensor, rows: Tensor) -> None:
+    """Remove the color of the samples `rows`, (m,) int64, of (3, n, pixels) planes."""
+    gray = gray_of(planes.index_select(1, rows))
+    for plane in planes:
+        plane.index_copy_(0, rows, gray)
+
+
+def solarize_(planes: Tensor, rows: Tensor) -> None:
+    """Invert the bright half of the samples `rows`, (m,) int64.
+
+    With the threshold in the middle of the scale, this is the smaller of value and inverse.
+    """
+    chosen = planes.index_select(1, rows)
+    planes.index_copy_(1, rows, torch.minimum(chosen, _WHITE - chosen))

@@ -1,10 +1,11 @@
-"""Views of one photograph on OpenCV, several times as fast as torchvision's functionals.
+"""Views of one photograph made with OpenCV, several times as fast as torchvision's functionals.
 
-Brightness, contrast and saturation blend a pixel with its gray or with a constant. A factor of at
-most 1 cannot leave the scale, so such a blend needs no clipping and is merged with the next one.
-Hue and blur are computed in float32. Each operation is within a level of torchvision's on bytes.
+Brightness, contrast and saturation blend a pixel with its gray value or a constant. With a factor of
+at most 1 the result stays within the scale, so such a blend needs no clipping and is merged with the
+next one. Hue and blur are computed in float32. Each operation is within a level of torchvision's on
+uint8.
 
-Importing this module needs OpenCV, which the extra `fast` installs.
+Importing this module requires OpenCV, which the extra `fast` installs.
 """
 
 import math
@@ -18,10 +19,9 @@ import torch
 from PIL import Image
 
 from imsvd.views.parameters import CONTRAST, HUE, SATURATION, ViewParameters
-from imsvd.views.resampling import blur_kernel_size
-from imsvd.views.settings import ViewSettings
+from imsvd.views.settings import ViewSettings, blur_kernel_size
 
-# Images are spread over processes, not threads; and a pool of threads does not survive a fork.
+# Images are processed in parallel by processes; and OpenCV's threads do not survive a fork.
 cv2.setNumThreads(0)
 
 Pixels = npt.NDArray[np.uint8]
@@ -30,9 +30,9 @@ Levels = npt.NDArray[Any]
 
 _RED, _GREEN, _BLUE = 0.2989, 0.587, 0.114
 _DEGREES = 360.0
-# torchvision drops fractions of a level, OpenCV rounds them.
+# torchvision truncates fractions of a level, OpenCV rounds them.
 _DROPPED = 0.5
-# Neighbors that weigh less than this do not change a level.
+# Neighbors with less weight than this do not change a level.
 _LEAST_WEIGHT = 1 / 1024
 
 
@@ -45,7 +45,7 @@ def crop_view(
         image: (height, width, 3), at 1 / `reduction` of the size that `box` refers to.
         box: top, left, height and width of the crop.
         settings: of the view.
-        reduction: by which the image was decoded smaller.
+        reduction: factor by which the image was decoded smaller.
 
     Returns:
         (size, size, 3).
@@ -56,17 +56,17 @@ def crop_view(
         return _crop_between_pixels(image, box, settings, reduction)
     crop = image[top : top + height, left : left + width]
     if settings.interpolation == "bilinear" and max(height, width) <= size:
-        # Nothing shrinks, so there is nothing to filter.
+        # Nothing shrinks, so antialiasing has no effect.
         return cv2.resize(crop, (size, size))  # type: ignore[return-value]
-    # PyTorch is slow on planes and transposed pictures, and refuses mirrored ones.
+    # PyTorch is slow on planes and transposed images, and rejects mirrored ones.
     if crop.strides[1:] != (3, 1) or crop.strides[0] < 0:
         crop = np.ascontiguousarray(crop)
-    # The batch is made before the channels are moved: otherwise PyTorch takes its slow kernel and
-    # returns planes.
+    # The batch axis is added before the channels are moved: otherwise PyTorch uses its slow kernel
+    # and returns planes.
     resized = torch.from_numpy(crop)[None].permute(0, 3, 1, 2)
     shapes = [(size, size)]
-    # PyTorch begins along the rows, which is the slower half; if there are to be fewer of them,
-    # that comes first. Bicubic overshoots and is clipped in between, so there the order counts.
+    # PyTorch starts along the rows, the slower half; if their number shrinks, do that first.
+    # Bicubic overshoots and is clipped in between, so its order must stay.
     if settings.interpolation == "bilinear" and height > size:
         shapes.insert(0, (size, width))
     for shape in shapes:
@@ -79,18 +79,18 @@ def crop_view(
 def _crop_between_pixels(
     image: Pixels, box: tuple[int, int, int, int], settings: ViewSettings, reduction: int
 ) -> Pixels:
-    """Crop from a smaller picture, in which the box has fractions; only Pillow's resampler can."""
+    """Crop from a reduced image, where the box is fractional, which only Pillow supports."""
     top, left, height, width = (side / reduction for side in box)
-    # Pillow copies all that it is given, so it is given no more than the crop touches.
+    # Pillow copies its input, so it gets only what the crop touches.
     first_row, first_column = int(top), int(left)
     touched = image[first_row : math.ceil(top + height), first_column : math.ceil(left + width)]
     filters = Image.Resampling.BILINEAR, Image.Resampling.BICUBIC
     resample = filters[settings.interpolation == "bicubic"]
     top, left = top - first_row, left - first_column
-    # Rows decoded in excess of a whole number may be missing at the edge of the picture.
+    # The last fractional row or column may be missing at the edge of the image.
     within = (left, top, min(left + width, touched.shape[1]), min(top + height, touched.shape[0]))
-    picture = Image.fromarray(np.ascontiguousarray(touched))
-    return np.array(picture.resize((settings.size, settings.size), resample, within))
+    region = Image.fromarray(np.ascontiguousarray(touched))
+    return np.array(region.resize((settings.size, settings.size), resample, within))
 
 
 class Blend(NamedTuple):
@@ -101,7 +101,7 @@ class Blend(NamedTuple):
     offset: float = 0.0
 
     def then(self, following: "Blend") -> "Blend":
-        """Both in one, provided that nothing is clipped in between."""
+        """Combine both, provided that nothing is clipped in between."""
         return Blend(
             following.image * self.image,
             following.image * self.gray + following.gray * (self.image + self.gray),
@@ -109,7 +109,7 @@ class Blend(NamedTuple):
         )
 
     def apply(self, view: Pixels) -> Pixels:
-        """Map a (size, size, 3) view, clipping to the scale."""
+        """Blend a (size, size, 3) view, clipping to the scale."""
         red, green, blue = self.gray * _RED, self.gray * _GREEN, self.gray * _BLUE
         image, offset = self.image, self.offset
         matrix = (
@@ -124,19 +124,19 @@ def shift_hue(view: Pixels, turns: float) -> Pixels:
     """Rotate the hue of a (size, size, 3) view, keeping saturation and value."""
     hsv: Levels = cv2.cvtColor(view.astype(np.float32), cv2.COLOR_RGB2HSV)
     rows = hsv.reshape(len(hsv), -1)
-    # OpenCV takes hues of more than a whole turn, but no negative ones.
+    # OpenCV accepts hues of more than a full turn but no negative ones.
     rows += _hue_row(view.shape[1]) * np.float32(_DEGREES * (turns % 1.0))
     return cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB, dst=hsv).astype(np.uint8)
 
 
 @lru_cache(maxsize=16)
 def _hue_row(width: int) -> npt.NDArray[np.float32]:
-    """One for the first channel of every pixel of a row, else zero: adds fast to all rows."""
+    """Return 1 for the first channel of every pixel of a row, otherwise 0."""
     return np.tile(np.array([1.0, 0.0, 0.0], dtype=np.float32), width)
 
 
 def jitter(view: Pixels, parameters: ViewParameters, i: int) -> Pixels:
-    """Brightness, contrast, saturation and hue in sample i's order; view is (size, size, 3)."""
+    """Apply color jitter in the order of sample i to a (size, size, 3) view."""
     columns = (parameters.brightness, parameters.contrast, parameters.saturation, parameters.hue)
     pending: Blend | None = None
     for operation in parameters.order[i].tolist():
@@ -156,7 +156,7 @@ def jitter(view: Pixels, parameters: ViewParameters, i: int) -> Pixels:
 
 
 def _blend(operation: int, factor: float, view: Pixels, pending: Blend | None) -> Blend:
-    """What an operation does to the view after the pending operations."""
+    """Return the blend of an operation that follows the pending ones."""
     rest = 1.0 - factor
     if operation == SATURATION:
         return Blend(factor, rest, -_DROPPED)
@@ -170,7 +170,7 @@ def _blend(operation: int, factor: float, view: Pixels, pending: Blend | None) -
 
 
 def blur_view(view: Pixels, sigma: float) -> Pixels:
-    """Gaussian blur of a (size, size) or (size, size, 3) view, with reflected edges."""
+    """Blur a (size, size) or (size, size, 3) view, with reflected edges."""
     if math.exp(-0.5 / sigma**2) < _LEAST_WEIGHT:
         return view
     radius = min(blur_kernel_size(len(view)) // 2, math.ceil(3 * sigma))
@@ -179,7 +179,7 @@ def blur_view(view: Pixels, sigma: float) -> Pixels:
 
 
 def solarize(view: Pixels) -> Pixels:
-    """Invert the bright half: the smaller of each value and its inverse."""
+    """Invert the bright half of the scale."""
     inverse: Pixels = 255 - view
     return np.minimum(view, inverse, out=inverse)
 
@@ -187,14 +187,14 @@ def solarize(view: Pixels) -> Pixels:
 def make_photograph_view(
     image: Pixels, parameters: ViewParameters, i: int, settings: ViewSettings, reduction: int = 1
 ) -> Pixels:
-    """One view of one image, as `make_levels` would give it to within a few levels.
+    """Make one view of one image, within a few levels of `make_levels`.
 
     Args:
         image: (height, width, 3), at 1 / `reduction` of the size the parameters were drawn for.
         parameters: of several samples.
-        i: which of them this image is.
+        i: position of this image among them.
         settings: of the view.
-        reduction: by which the image was decoded smaller.
+        reduction: factor by which the image was decoded smaller.
 
     Returns:
         (size, size, 3).

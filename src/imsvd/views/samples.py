@@ -33,7 +33,7 @@ from imsvd.datasets.decoding import (
     decode_rows,
     read_header,
 )
-from imsvd.views.parameters import ViewParameters, sample_parameters
+from imsvd.views.parameters import ViewParameters, sample_views
 from imsvd.views.settings import ViewsSettings
 from imsvd.views.single import make_levels
 
@@ -126,10 +126,7 @@ def _draw(
     """Draw the parameters of every view for images of the given (height, width)."""
     heights, widths = np.array(sizes).T
     slots = np.array(indices)
-    return [
-        sample_parameters(view, heights, widths, seed=seed, epoch=epoch, indices=slots, view=number)
-        for number, view in enumerate(views.every)
-    ]
+    return sample_views(views, heights, widths, seed=seed, epoch=epoch, indices=slots)
 
 
 def _plain_jpeg(source: ImageSource, index: int) -> PlainJpeg | None:

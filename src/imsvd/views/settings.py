@@ -1,4 +1,4 @@
-"""What a view is: the settings of each augmentation, and the two published pairs of views."""
+"""Settings of views: the augmentations of each, and the two published pairs of views."""
 
 from typing import Annotated, Literal, Self
 
@@ -18,47 +18,52 @@ Range = tuple[Positive, Positive]
 
 
 class ViewSettings(Settings):
-    """How one view is cut from an image: crop, flip, color jitter, gray, blur, solarize."""
+    """One view of an image: crop, flip, color jitter, gray, blur, solarize."""
 
     size: int = Field(ge=8, description="Height and width of the view, in pixels.")
     crop_scale: Range = Field(
-        default=(0.08, 1.0), description="Smallest and largest share of the image's area cropped."
+        default=(0.08, 1.0),
+        description="Smallest and largest crop, as a fraction of the image's area.",
     )
     crop_ratio: Range = Field(
-        default=(3 / 4, 4 / 3), description="Smallest and largest width / height of the crop."
+        default=(3 / 4, 4 / 3),
+        description="Smallest and largest aspect ratio (width / height) of the crop.",
     )
     interpolation: Literal["bilinear", "bicubic"] = Field(
         default="bilinear",
-        description="Resampling of the crop, antialiased: IMSVD's release is bilinear, VICReg's "
-        "bicubic.",
+        description="Antialiased resampling of the crop; the code of IMSVD uses bilinear, that of "
+        "VICReg bicubic.",
     )
-    flip_probability: Probability = Field(default=0.5, description="Chance of a mirror image.")
-    jitter_probability: Probability = Field(default=0.8, description="Chance of color jitter.")
+    flip_probability: Probability = Field(
+        default=0.5, description="Probability of a horizontal flip."
+    )
+    jitter_probability: Probability = Field(default=0.8, description="Probability of color jitter.")
     brightness: Strength = Field(
-        default=0.4, description="Brightness factor is drawn from [max(0, 1 - b), 1 + b]."
+        default=0.4, description="The brightness factor is drawn from [max(0, 1 - b), 1 + b]."
     )
     contrast: Strength = Field(
-        default=0.4, description="Contrast factor is drawn from [max(0, 1 - c), 1 + c]."
+        default=0.4, description="The contrast factor is drawn from [max(0, 1 - c), 1 + c]."
     )
     saturation: Strength = Field(
-        default=0.2, description="Saturation factor is drawn from [max(0, 1 - s), 1 + s]."
+        default=0.2, description="The saturation factor is drawn from [max(0, 1 - s), 1 + s]."
     )
     hue: float = Field(
-        default=0.1, ge=0, le=0.5, description="Hue shift is drawn from [-hue, hue] turns."
+        default=0.1, ge=0, le=0.5, description="The hue shift is drawn from [-hue, hue] turns."
     )
-    gray_probability: Probability = Field(default=0.2, description="Chance of losing all color.")
-    blur_probability: Probability = Field(default=0.0, description="Chance of a Gaussian blur.")
+    gray_probability: Probability = Field(default=0.2, description="Probability of grayscale.")
+    blur_probability: Probability = Field(default=0.0, description="Probability of Gaussian blur.")
     blur_sigma: Range = Field(
         default=(0.1, 2.0), description="Smallest and largest standard deviation, in view pixels."
     )
     solarize_probability: Probability = Field(
-        default=0.0, description="Chance that values of 128 and above are inverted."
+        default=0.0,
+        description="Probability of solarization: values of 128 and above are inverted.",
     )
     mean: tuple[float, float, float] = Field(
-        default=IMAGENET_MEAN, description="Subtracted from each channel, on the scale 0 to 1."
+        default=IMAGENET_MEAN, description="Subtracted from each channel, on a scale of 0 to 1."
     )
     std: tuple[Positive, Positive, Positive] = Field(
-        default=IMAGENET_STD, description="Divides each channel after the mean is subtracted."
+        default=IMAGENET_STD, description="Divides each channel after subtraction of the mean."
     )
 
     @model_validator(mode="after")
@@ -75,38 +80,36 @@ class ViewSettings(Settings):
 
 
 class ViewsSettings(Settings):
-    """All views cut from one image, in order; two of them unless a method wants more."""
+    """All views of an image, in order."""
 
     views: tuple[ViewSettings, ...] = Field(description="One entry per view, at least two.")
     evaluation_size: int | None = Field(
         default=None,
         ge=8,
-        description="Side of whole images in evaluation; by default that of the first view. Views "
-        "smaller than it train faster, and objects then appear equally large in both.",
+        description="Side of images in evaluation, in pixels; by default that of the first view. "
+        "Smaller views train faster and match the apparent size of objects in evaluation.",
     )
-
     local_views: int = Field(
         default=0,
         ge=0,
         le=30,
-        description="Small views beside the large ones (multi-crop), for methods that use them.",
+        description="Number of additional small views (multi-crop), for methods that use them.",
     )
-    local_size: int = Field(
-        default=96, ge=8, description="Side of the local views, in pixels; smaller than the others."
-    )
+    local_size: int = Field(default=96, ge=8, description="Side of the local views, in pixels.")
     local_crop_scale: Range = Field(
-        default=(0.05, 0.14), description="Share of the image's area that a local view shows."
+        default=(0.05, 0.14),
+        description="Smallest and largest crop of a local view, as a fraction of the area.",
     )
 
     @model_validator(mode="after")
     def _at_least_two(self) -> Self:
         if len(self.views) < 2:
-            raise ValueError(f"views has {len(self.views)} entries: at least two are compared")
+            raise ValueError(f"views has {len(self.views)} entries: at least two are needed")
         return self
 
     @property
     def every(self) -> tuple[ViewSettings, ...]:
-        """The views in the order in which a method gets them: local ones last."""
+        """Return all views in the order in which a method receives them, local ones last."""
         local = self.views[0].model_copy(
             update={"size": self.local_size, "crop_scale": self.local_crop_scale}
         )
@@ -114,12 +117,17 @@ class ViewsSettings(Settings):
 
     @property
     def whole_image_size(self) -> int:
-        """Side at which whole images are evaluated."""
+        """Return the side of images in evaluation."""
         return self.evaluation_size or self.views[0].size
 
 
+def blur_kernel_size(size: int) -> int:
+    """Return an odd tenth of the side, at least 3; at 224 pixels, the 23 introduced by BYOL."""
+    return max(3, 2 * (size // 20) + 1)
+
+
 def paper_views(size: int = 224) -> ViewsSettings:
-    """The paper's two asymmetric ImageNet views: always blurred, and sometimes solarized."""
+    """Return the two asymmetric ImageNet views of the paper."""
     return ViewsSettings(
         views=(
             ViewSettings(size=size, blur_probability=1.0, solarize_probability=0.0),
@@ -129,7 +137,7 @@ def paper_views(size: int = 224) -> ViewsSettings:
 
 
 def cifar_views(size: int = 32) -> ViewsSettings:
-    """The released CIFAR script's two identical views: larger crops, stronger color, no blur."""
+    """Return the two identical views of the released CIFAR script."""
     view = ViewSettings(
         size=size, crop_scale=(0.2, 1.0), saturation=0.4, mean=CIFAR_MEAN, std=CIFAR_STD
     )
