@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,13 @@ def run(explained_photographs: Path, tmp_path: Path) -> Path:
 
 def test_a_run_that_is_in_order_opens(run: Path) -> None:
     assert len(open_run(run).encodings.images) == 5
+
+
+def test_the_command_that_repeats_an_explanation_names_its_split(run: Path) -> None:
+    data = run.parent / "data"
+    assert open_run(run).command == f"imsvd explain {run} {data}"
+    opened = replace(open_run(run), summary={**open_run(run).summary, "split": "test"})
+    assert opened.command == f"imsvd explain {run} {data} --split test"
 
 
 def test_without_an_explanation_the_command_is_named(trained: Path, tmp_path: Path) -> None:

@@ -125,7 +125,9 @@ def test_the_joint_matrix_is_the_one_that_was_measured(ask: Ask, opened: Explain
 
 
 def test_what_was_not_measured_comes_with_the_command_that_measures_it(ask: Ask) -> None:
-    assert "--only joint" in ask.error("runs/1/joint/0/1", 404)
+    command = ask("runs")["runs"][1]["command"]
+    assert command.startswith("imsvd explain ")
+    assert f"`{command} --only joint`" in ask.error("runs/1/joint/0/1", 404)
     assert "--only joint" in ask.error("runs/1/mutual-information", 404)
     assert ask("runs/1/variables/0")["dependent"] == []
     assert ask("runs/1/variables")["variables"][0]["meaning"] is None

@@ -46,6 +46,7 @@ class ExplainedRun:
         self.starts = unit_starts(self.units)
         self.key = str(self.summary["key"])
         self.folder = self.run.path / FOLDER
+        self.command = _command(self.run, self.summary)
         # By variable, (M, n), and contiguous, because every unit page scans one variable.
         self.columns = np.ascontiguousarray(self.encodings.codes.T)
         self._rows = np.full(len(self.source), -1, dtype=np.int64)
@@ -160,13 +161,13 @@ def open_run(path: str | Path) -> ExplainedRun:
     if explanation_key(description, read_weights(run), source) != summary["key"]:
         raise InputError(
             f"{run.path} was explained with other weights, with other images than {summary['data']} "
-            f"has now, or by an earlier version; run {_command(run, summary)} again."
+            f"has now, or by an earlier version; run `{_command(run, summary)}` again."
         )
     encodings = read_encodings(run.path / FOLDER / FILE_NAME, summary["key"])
     if encodings is None:
         raise InputError(
             f"{run.path / FOLDER / FILE_NAME} is missing or damaged; "
-            f"run {_command(run, summary)} to restore it."
+            f"run `{_command(run, summary)}` to restore it."
         )
     return ExplainedRun(run, summary, description, source, encodings)
 
@@ -204,4 +205,4 @@ def _source(run: RunFolder, summary: Mapping[str, Any]) -> ImageSource:
 
 def _command(run: RunFolder, summary: Mapping[str, Any]) -> str:
     split = " --split test" if summary["split"] == "test" else ""
-    return f"`imsvd explain {run.path} {summary['data']}{split}`"
+    return f"imsvd explain {run.path} {summary['data']}{split}"

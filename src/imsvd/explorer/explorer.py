@@ -65,7 +65,7 @@ class EncoderThread:
             if not is_of_encoder(run.key, encoder.description, encoder.state_dict()):
                 raise InputError(
                     f"The weights in {run.run.path} have changed since it was explained; "
-                    f"run `imsvd explain {run.run.path} {run.summary['data']}` again."
+                    f"run `{run.command}` again."
                 )
             device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
             self._encoders[run] = encoder.to(device)
@@ -214,6 +214,7 @@ def _overview(number: int, run: ExplainedRun) -> dict[str, Any]:
         "method": run.description.method,
         "epochs": metrics[-1]["epoch"] if metrics else None,
         "images": len(run.encodings.images),
+        "command": run.command,
         "data": run.summary["data"],
         "split": run.summary["split"],
         "units": list(run.units),

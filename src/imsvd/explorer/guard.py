@@ -42,11 +42,7 @@ _logger = logging.getLogger(__name__)
 class Guard:
     """Middleware that rejects unauthorized requests and adds protective headers to every response.
 
-    Args:
-        app: the application to protect.
-        host: address at which it is served; loopback names are always accepted.
-        port: port that the Host header must name; None accepts any.
-        token: access token that requests must present; None requires none.
+    For `host`, `port` and `token` see `create_app`; loopback names of the host are always accepted.
     """
 
     def __init__(

@@ -34,19 +34,17 @@ def _summary(run: ExplainedRun, variable: int) -> Record:
     size, start = run.units[variable], run.starts[variable]
     assigned = _assigned(run, variable)
     marginals = torch.tensor(run.encodings.marginals[start : start + size])
+    confidence = run.encodings.confidence[:, variable].mean(dtype=np.float64)
     most_used = np.argsort(-assigned, kind="stable")[:PREVIEWS]
+    best = run.encodings.top_images[start + most_used, 0]
     return {
         "variable": variable,
         "units": size,
         "entropy_bits": round(min(entropy_bits(assigned), math.log2(size)), 3),
-        "mean_confidence": round(
-            float(run.encodings.confidence[:, variable].mean(dtype=np.float64)), 4
-        ),
+        "mean_confidence": round(float(confidence), 4),
         "dead_units": int(dead_units(marginals, (size,))),
         "meaning": next(iter(_meanings(run, variable)), None),
-        "preview": [
-            int(image) for image in run.encodings.top_images[start + most_used, 0] if image >= 0
-        ],
+        "preview": best[best >= 0].tolist(),
     }
 
 
@@ -98,7 +96,7 @@ def unit(run: ExplainedRun, variable: int, number: int, offset: int, count: int)
 def mutual_information(run: ExplainedRun) -> Record:
     """Return the mutual information of every pair of variables between two views, in nats."""
     if run.mutual_information is None or run.properties is None:
-        raise NotFoundError(_without_joint(run))
+        raise NotFoundError(f"Not measured yet. Run `{run.command} --only joint`.")
     return {
         "size": len(run.units),
         "values": np.round(run.mutual_information.astype(np.float64), 3).tolist(),
@@ -109,7 +107,7 @@ def mutual_information(run: ExplainedRun) -> Record:
 def joint(run: ExplainedRun, first: int, second: int) -> Record:
     """Return the joint distribution of two variables between two views, (D_first, D_second)."""
     if run.joint is None:
-        raise NotFoundError(_without_joint(run))
+        raise NotFoundError(f"Not measured yet. Run `{run.command} --only joint`.")
     for number in (first, second):
         run.require_variable(number)
         if number >= run.leading:
@@ -226,13 +224,6 @@ def _neighbors(
     return {"by": by, "searched": searched, "neighbors": found}
 
 
-def _without_joint(run: ExplainedRun) -> str:
-    return (
-        "The joint matrix has not been measured, or its file is missing; "
-        f"run `imsvd explain {run.run.path} {run.summary['data']} --only joint`."
-    )
-
-
 def _assigned(run: ExplainedRun, variable: int) -> NDArray[np.int64]:
     """Count the images assigned to each unit of a variable."""
     counts: NDArray[np.int64] = np.bincount(run.columns[variable], minlength=run.units[variable])
@@ -240,11 +231,10 @@ def _assigned(run: ExplainedRun, variable: int) -> NDArray[np.int64]:
 
 
 def _top(run: ExplainedRun, place: int) -> list[Record]:
-    found = zip(run.encodings.top_images[place], run.encodings.top_scores[place], strict=True)
+    images, scores = run.encodings.top_images[place], run.encodings.top_scores[place]
     return [
-        {"image": int(image), "score": round(float(score), 4)}
-        for image, score in found
-        if image >= 0
+        {"image": int(images[k]), "score": round(float(scores[k]), 4)}
+        for k in np.flatnonzero(images >= 0)
     ]
 
 

@@ -8,7 +8,7 @@ import { decimal } from "./wording.js";
 export async function dependenceView({ run, query, signal }) {
   const title = element("h1", { tabindex: "-1" }, "Dependence");
   if (!run.parts.includes("joint")) {
-    const remedy = `Not measured yet. Run: imsvd explain ${run.path} ${run.data} --only joint`;
+    const remedy = `Not measured yet. Run: ${run.command} --only joint`;
     return { title: "Dependence", content: [title, element("p", { class: "notice" }, remedy)] };
   }
   const information = await get(`/api/runs/${run.id}/mutual-information`, signal);

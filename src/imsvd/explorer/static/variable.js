@@ -116,7 +116,7 @@ function meanings(run, list) {
         )
       : element("p", { class: "hint" }, run.parts.includes("meaning")
             ? "These images have no labels or attributes."
-            : `Not measured yet. Run: imsvd explain ${run.path} ${run.data} --only meaning`),
+            : `Not measured yet. Run: ${run.command} --only meaning`),
     list.length > 0 &&
       element(
         "p",
@@ -146,7 +146,7 @@ function dependent(run, variable, list, units) {
           { class: "hint" },
           run.parts.includes("joint")
             ? "There are no other variables."
-            : `Not measured yet. Run: imsvd explain ${run.path} ${run.data} --only joint`,
+            : `Not measured yet. Run: ${run.command} --only joint`,
         ),
     list.length > 0 &&
       element(
