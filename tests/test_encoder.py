@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import imsvd
@@ -161,21 +160,3 @@ def test_the_encoder_of_an_interrupted_run_knows_its_epoch(
     with pytest.raises(RuntimeError, match="power"):
         train_tiny(tmp_path / "run")
     assert load(tmp_path / "run").epoch == 1
-
-
-def forget_epoch(run: Path) -> None:
-    path = run / "encoder.safetensors"
-    save_file(load_file(path), path)
-
-
-def test_the_epoch_of_an_earlier_versions_encoder_is_told_by_a_finished_run(
-    trained: Path, tmp_path: Path
-) -> None:
-    run = Path(shutil.copytree(trained, tmp_path / "run"))
-    forget_epoch(run)
-    assert load(run).epoch == 2
-    log = run / "metrics.jsonl"
-    log.write_text(log.read_text().splitlines(keepends=True)[0])
-    assert load(run).epoch is None
-    (run / "config.yaml").write_text("- no settings")
-    assert load(run).epoch is None

@@ -93,7 +93,7 @@ def test_weights_of_a_file_are_used(
     assert all(torch.equal(state[key], value) for key, value in loaded.items())
     # The classifier is the one thing left out, and it is named.
     assert [record.getMessage() for record in caplog.records] == [
-        f"{path}: left out the classifier: fc.bias, fc.weight"
+        f"{path}: skipped the classifier: fc.bias, fc.weight"
     ]
 
 
@@ -113,7 +113,7 @@ def test_what_was_saved_beside_the_network_is_named(
     beside = {"projector.0.weight": torch.zeros(2), "queue": torch.zeros(2)}
     torch.save({**prefixed("backbone.")(state), **beside}, path)
     open_encoder(f"timm:resnet18:{path}")
-    assert "beside the network: projector.0.weight, queue" in caplog.text
+    assert "tensors outside the network: projector.0.weight, queue" in caplog.text
 
 
 def without(part: str) -> Callable[[State], State]:
@@ -195,7 +195,7 @@ def test_bad_files(name: str, content: bytes | None, phrase: str, tmp_path: Path
 
 def test_a_file_without_tensors(tmp_path: Path) -> None:
     torch.save({"epoch": 3}, tmp_path / "a.pth")
-    with pytest.raises(InputError, match="holds no state dict"):
+    with pytest.raises(InputError, match="contains no state dict"):
         open_encoder(f"timm:resnet18:{tmp_path / 'a.pth'}")
 
 

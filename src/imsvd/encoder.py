@@ -1,4 +1,4 @@
-"""The trained encoder as people use it: images in; features, probabilities or codes out."""
+"""Encoders: from images to features, probabilities and codes; saving, loading and finding them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +26,10 @@ from imsvd.runs import RunFolder
 from imsvd.settings import Settings, describe_validation_error, keys_of
 
 FORMAT = 1
-"""Version of `encoder.json`; raised when an older program could misread it."""
+"""Version of `encoder.json`; incremented when older versions of imsvd could misread it."""
 
 UNTRAINED = "untrained:"
-"""Before a run folder: its encoder as it was before training."""
+"""Prefix of a run folder that stands for its encoder before training."""
 
 
 class EncoderDescription(Settings):
@@ -40,11 +39,11 @@ class EncoderDescription(Settings):
     method: str
     backbone: BackboneSettings
     projector: tuple[int, ...] = ()
-    standardize: bool = Field(False, description="whether a BatchNorm ends the projector")
+    standardize: bool = Field(False, description="whether the projector ends in a BatchNorm")
     units: tuple[int, ...] = Field(
-        (), description="units of each variable; empty if the method has none"
+        (), description="number of units per variable; empty if the method has no variables"
     )
-    size: int = Field(gt=0, description="side of the images it was trained on")
+    size: int = Field(gt=0, description="side of the training images")
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
 
@@ -53,24 +52,23 @@ class EncoderDescription(Settings):
     def _refuse_newer(cls, value: int) -> int:
         if value > FORMAT:
             raise ValueError(
-                f"{value} was written by a newer imsvd; update this one, which reads {FORMAT}"
+                f"{value} was written by a newer imsvd; update this version, which reads up to {FORMAT}"
             )
         return value
 
 
 class Encoder(nn.Module):
-    """A backbone with its projector, normalizing its own input.
+    """A backbone and projector that normalize their input.
 
-    Images are (batch, 3, height, width): uint8, or floats in [0, 1], on any device: they are moved
-    to the encoder's.
+    Images are (batch, 3, height, width), uint8 or floats in [0, 1], on any device.
 
     Args:
-        description: what it consists of.
-        backbone: a network to use instead of building the one that is described.
+        description: its architecture and normalization.
+        backbone: network to use instead of building the described one.
 
     Attributes:
-        untrained: whether its weights are those that training begins with.
-        epoch: after which epoch of its training it was saved, if known.
+        untrained: whether it has the initial weights of its run.
+        epoch: training epoch after which it was saved, if known.
     """
 
     mean: Tensor
@@ -97,7 +95,7 @@ class Encoder(nn.Module):
         )
 
     def normalize(self, images: Tensor) -> Tensor:
-        """Return the images as the backbone expects them, on its device."""
+        """Return the images as the backbone expects them, on the encoder's device."""
         images = images.to(self.mean.device)
         scaled = images.float() / 255 if images.dtype == torch.uint8 else images
         return (scaled - self.mean) / self.std
@@ -112,15 +110,16 @@ class Encoder(nn.Module):
         return self.features(images)
 
     def probabilities(self, images: Tensor) -> Tensor:
-        """Return q (Eq. 1): every variable's distribution over its units, side by side, (batch, width)."""
+        """Return q (Eq. 1): all variables' distributions over their units, concatenated, (batch, width)."""
         if not self.description.units:
             raise InputError(
-                f"an encoder trained with {self.description.method!r} has no discrete variables."
+                f"an encoder trained with {self.description.method!r} has no discrete variables; "
+                "train one with imsvd, or use its features."
             )
         return soft_discretize(self.projector(self.features(images)), self.description.units)
 
     def codes(self, images: Tensor) -> Tensor:
-        """Return the unit that each variable takes, (batch, variables)."""
+        """Return the most probable unit of each variable, (batch, variables)."""
         return codes(self.probabilities(images), self.description.units)
 
 
@@ -139,7 +138,7 @@ def describe_encoder(config: Config) -> EncoderDescription:
 
 
 def save_encoder(run: RunFolder, config: Config, state: dict[str, Tensor], epoch: int) -> None:
-    """Write the weights that a method's `state` has for an encoder after `epoch`, and their description."""
+    """Write the encoder's weights after `epoch`, taken from a method's `state`, and its description."""
     described = describe_encoder(config)
     prefixes = ("backbone.", "projector.") if described.projector else ("backbone.",)
     tensors = {
@@ -154,10 +153,9 @@ def open_encoder(spec: str | Path) -> Encoder:
     """Return a run's encoder, or a backbone of timm or torchvision, in evaluation mode.
 
     Args:
-        spec: a run folder; `untrained:RUN`, that run's encoder as it was before training; or
-            `timm:NAME` (pretrained), `timm:NAME:random` or `timm:NAME:FILE` (a .pth or .safetensors
-            state dict), and the same with `torchvision:`. Weights of a file that do not match are
-            named; silence means that all matched.
+        spec: a run folder; `untrained:RUN`, the run's encoder before training; or `timm:NAME`
+            (pretrained), `timm:NAME:random` or `timm:NAME:FILE` (a .pth or .safetensors state dict),
+            and the same with `torchvision:`. Weights in a file that do not match are reported.
     """
     if isinstance(spec, str) and spec.startswith(UNTRAINED):
         return untrained_encoder(RunFolder(spec.removeprefix(UNTRAINED)).config())
@@ -166,7 +164,7 @@ def open_encoder(spec: str | Path) -> Encoder:
 
 
 def untrained_encoder(config: Config) -> Encoder:
-    """Return the encoder as every method of this seed begins with it."""
+    """Return the encoder with the initial weights that the configuration's seed determines."""
     before = random_state()
     try:
         seed_random_state(config.seed)
@@ -178,9 +176,9 @@ def untrained_encoder(config: Config) -> Encoder:
 
 
 def encoder_details(encoder: Encoder) -> dict[str, str | int]:
-    """Return what a result must say of its encoder, beside the folder that it is kept in.
+    """Return what a result records about its encoder, in addition to its folder.
 
-    The folder does not tell the epoch: training may go on after the evaluation.
+    The epoch is recorded because training may continue after the evaluation.
     """
     if encoder.untrained:
         return {"encoder": "untrained"}
@@ -188,10 +186,9 @@ def encoder_details(encoder: Encoder) -> dict[str, str | int]:
 
 
 def results_folder(spec: str | Path) -> Path:
-    """Return where results of an encoder belong: its run, or a folder of the working directory.
+    """Return the folder for an encoder's results: its run, or `results/NAME`, which is created.
 
-    What no run trained gets `results/NAME`, which is created. A folder that cannot be written to is
-    refused here, before hours of work have nowhere to go.
+    An unwritable folder is an error here, before hours of work.
     """
     folder = results_path(spec)
     try:
@@ -201,13 +198,13 @@ def results_folder(spec: str | Path) -> Path:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise InputError(
-            f"results cannot be written to {folder} ({error.strerror}); make it writable, or copy the run."
+            f"results cannot be written to {folder} ({error.strerror}); make it writable or copy the run."
         ) from error
     return folder
 
 
 def results_path(spec: str | Path) -> Path:
-    """Return the same without creating anything."""
+    """Return the folder for an encoder's results without creating it."""
     if not isinstance(spec, str) or parse_spec(spec) is None:
         return Path(str(spec).removeprefix(UNTRAINED))
     return Path("results") / re.sub(r"[^\w.]+", "-", spec).strip("-.")
@@ -226,10 +223,10 @@ def _foreign_encoder(spec: BackboneSpec) -> Encoder:
 
 
 def read_description(folder: RunFolder) -> EncoderDescription:
-    """Return how to rebuild the encoder of a run."""
+    """Return the description of a run's encoder."""
     if not folder.encoder_description.exists():
         reason = "has not finished its first epoch" if folder.exists() else "is not a run folder"
-        raise InputError(f"{folder.path} {reason}: there is no {folder.encoder_description.name}.")
+        raise InputError(f"{folder.path} {reason}: {folder.encoder_description.name} is missing.")
     try:
         return EncoderDescription.model_validate_json(folder.encoder_description.read_text())
     except ValidationError as error:
@@ -244,7 +241,7 @@ def read_weights(folder: RunFolder) -> dict[str, Tensor]:
 
 
 def _read_weights(folder: RunFolder) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return weights and what else the file says, of one moment: training may replace it."""
+    """Return weights and metadata from one read, because training may replace the file."""
     try:
         with safe_open(folder.encoder_weights, "pt") as file:
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
@@ -255,14 +252,15 @@ def _read_weights(folder: RunFolder) -> tuple[dict[str, Tensor], dict[str, str]]
 
 
 def saved_epoch(folder: RunFolder) -> int | None:
-    """Return the epoch of a run's encoder; None where there is none, or it is not known."""
-    return (
-        _saved_epoch(folder, _read_weights(folder)[1]) if folder.encoder_weights.exists() else None
-    )
+    """Return the epoch of a run's saved encoder, or None if there is none."""
+    if not folder.encoder_weights.exists():
+        return None
+    epoch = _read_weights(folder)[1].get("epoch")
+    return None if epoch is None else int(epoch)
 
 
 def load(run: str | Path) -> Encoder:
-    """Return the encoder of a run folder, in evaluation mode; an unfinished run gives its latest epoch."""
+    """Return the latest encoder of a run folder, in evaluation mode."""
     folder = RunFolder(run)
     encoder = Encoder(read_description(folder))
     weights, metadata = _read_weights(folder)
@@ -271,19 +269,7 @@ def load(run: str | Path) -> Encoder:
     except RuntimeError as error:
         raise InputError(
             f"{folder.encoder_weights} does not fit {folder.encoder_description}; "
-            "take both from the same run."
+            "use both files from the same run."
         ) from error
-    encoder.epoch = _saved_epoch(folder, metadata)
+    encoder.epoch = int(metadata["epoch"]) if "epoch" in metadata else None
     return encoder.eval()
-
-
-def _saved_epoch(folder: RunFolder, metadata: Mapping[str, str]) -> int | None:
-    if "epoch" in metadata:
-        return int(metadata["epoch"])
-    # Earlier versions did not write it; of a finished run it is known all the same.
-    try:
-        records = folder.metrics() if folder.exists() else []
-        last = records[-1]["epoch"] if records else None
-        return last if last is not None and last == folder.config().training.epochs else None
-    except InputError:  # an encoder is of use without its run's other files
-        return None

@@ -1,7 +1,7 @@
-"""Backbones that no run of ours trained: those of timm and torchvision, by name.
+"""Backbones of timm and torchvision by name.
 
-`timm:NAME` and `torchvision:NAME` have the library's pretrained weights, `…:NAME:random` none, and
-`…:NAME:FILE` those of a file. A load that says nothing has matched every key.
+`timm:NAME` and `torchvision:NAME` have the library's pretrained weights, `…:NAME:random` random ones,
+and `…:NAME:FILE` those of a file, all of whose keys must match.
 """
 
 from __future__ import annotations
@@ -24,29 +24,33 @@ from imsvd.errors import InputError
 from imsvd.networks import feature_width
 
 RANDOM = "random"
-"""In the place of a file: the weights that the network starts with."""
+"""Given instead of a file, keeps the initial random weights."""
 
 _RANDOM_SEED = 0
 _WRAPPERS = ("state_dict", "model", "model_state_dict", "teacher")
-"""Where training programs keep the weights in the files they save."""
+"""Keys under which training programs save a network's weights."""
 
 _logger = logging.getLogger(__name__)
 
 
 class Backbone(NamedTuple):
-    """A network that gives pooled features, and what its images must look like."""
+    """A network that outputs pooled features, and the images it expects.
+
+    Attributes:
+        heads: names of the removed classifier layers.
+        size: side of the images.
+    """
 
     network: nn.Module
     num_features: int
     heads: tuple[str, ...]
-    """Names of the classifier that was taken off."""
     size: int
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
 
 
 class BackboneSpec(NamedTuple):
-    """`library:name[:weights]`, taken apart; weights are "", "random" or a file."""
+    """Parts of `library:name[:weights]`; weights are "", "random" or a file."""
 
     library: str
     name: str
@@ -54,21 +58,21 @@ class BackboneSpec(NamedTuple):
 
 
 def parse_spec(spec: str) -> BackboneSpec | None:
-    """Return the parts of a backbone's name, or None if `spec` is a run folder."""
+    """Parse the name of a backbone; return None if `spec` is a run folder."""
     library, separator, rest = spec.partition(":")
     if not separator or library not in LIBRARIES:
         return None
     name, _, weights = rest.partition(":")
     if not name:
-        raise InputError(f"{spec!r} names no network; write for example {library}:resnet50.")
+        raise InputError(f"{spec!r} names no network; add one, such as {library}:resnet50.")
     return BackboneSpec(library, name, weights)
 
 
 def open_backbone(spec: BackboneSpec) -> Backbone:
-    """Build the network that `spec` names, in evaluation mode, with the weights it asks for."""
+    """Build the network that `spec` describes, with its weights, in evaluation mode."""
     build = LIBRARIES[spec.library]
     if spec.weights:
-        # Its own generator state: `random` is the same network every time.
+        # A separate generator state makes `random` reproducible.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_RANDOM_SEED)
             backbone = build(spec.name, False)
@@ -92,7 +96,7 @@ def _build_timm(name: str, pretrained: bool) -> Backbone:
     described: dict[str, Any] = timm.data.resolve_model_data_config(network)  # type: ignore[attr-defined,no-untyped-call]
     if described["input_size"][0] != 3:
         raise InputError(
-            f"timm:{name} takes images of {described['input_size'][0]} channels; choose one for 3."
+            f"timm:{name} takes images of {described['input_size'][0]} channels; choose a network for 3."
         )
     classifier = network.pretrained_cfg.get("classifier") or ()  # type: ignore[union-attr,operator]
     return Backbone(
@@ -136,14 +140,14 @@ LIBRARIES: dict[str, Callable[[str, bool], Backbone]] = {
 
 
 def take_off_classifier(name: str, network: nn.Module) -> tuple[str, int]:
-    """Let the last Linear pass its input on; return its name and the width of that input."""
+    """Replace the last Linear by the identity; return its name and input width."""
     linears = [
         (path, module) for path, module in network.named_modules() if isinstance(module, nn.Linear)
     ]
     if not linears or linears[-1][1].out_features != 1000:
         raise InputError(
-            f"torchvision:{name} does not end in a linear classifier, so that its features are "
-            "not known; choose another network."
+            f"torchvision:{name} does not end in a linear classifier, so its features cannot be found; "
+            "choose another network."
         )
     path, classifier = linears[-1]
     parent, _, attribute = path.rpartition(".")
@@ -156,20 +160,20 @@ def _download(spec: BackboneSpec, build: Callable[[str, bool], Backbone]) -> Bac
         return build(spec.name, True)
     except InputError:
         raise
-    # What a failed download raises depends on the library, its version and the proxy in between.
+    # The exception of a failed download depends on the library, its version and the proxy.
     except Exception as error:
         reason = " ".join(str(error).split())[:120].rstrip(".")
         raise InputError(
             f"the pretrained weights of {spec.library}:{spec.name} could not be fetched ({reason}); "
-            f"connect to the internet once, or give a file: {spec.library}:{spec.name}:FILE."
+            f"connect to the internet once, or use a file: {spec.library}:{spec.name}:FILE."
         ) from error
 
 
 def load_weights(backbone: Backbone, path: Path) -> None:
-    """Load a state dict from `path`; every key that does not match is named.
+    """Load a state dict from `path`.
 
-    A missing key, a wrong shape or an unknown key inside the network raises `InputError`. The
-    classifier, and what a training program saved beside the network, are left out with a warning.
+    Missing keys, wrong shapes and unknown keys inside the network raise `InputError`. The classifier
+    and tensors outside the network are skipped with a warning.
     """
     expected = backbone.network.state_dict()
     state, beside = _inside_prefix(_read_weights(path), expected)
@@ -182,46 +186,46 @@ def load_weights(backbone: Backbone, path: Path) -> None:
     ]
     _refuse_other_channels(path, state, expected)
     fitting = {key: value for key, value in state.items() if key in expected}
-    # Batch counters that old files lack are no weights, and torch does not count them as missing.
+    # torch does not count BatchNorm's batch counters, which old files lack, as missing.
     missing = (
         [] if misshapen else list(backbone.network.load_state_dict(fitting, False).missing_keys)
     )
-    complaints = [
+    problems = [
         f"{title} {summary}"
         for title, summary in (
             ("missing:", summarize_keys(missing)),
             ("unexpected:", summarize_keys(unexpected)),
-            ("of another shape:", _shorten(misshapen)),
+            ("wrong shape:", _shorten(misshapen)),
         )
         if summary
     ]
-    if complaints:
+    if problems:
         raise InputError(
-            f"{path} does not fit the network ({'; '.join(complaints)}); give the weights of the "
-            "network that you name."
+            f"{path} does not fit the network ({'; '.join(problems)}); use weights of this "
+            "network, or name the network they belong to."
         )
-    for what, keys in (("the classifier", sorted(head)), ("beside the network", beside)):
+    for what, keys in (("the classifier", sorted(head)), ("tensors outside the network", beside)):
         if keys:
-            _logger.warning("%s: left out %s: %s", path, what, summarize_keys(keys))
+            _logger.warning("%s: skipped %s: %s", path, what, summarize_keys(keys))
 
 
 def _refuse_other_channels(
     path: Path, state: Mapping[str, Tensor], expected: Mapping[str, Tensor]
 ) -> None:
-    """Refuse weights whose first convolution is for another number of channels than RGB's three."""
+    """Raise if the first convolution expects another number of channels than RGB's three."""
     first = next((key for key, value in expected.items() if value.ndim == 4), None)
     if first is None or first not in state:
         return
     found, wanted = state[first].shape, expected[first].shape
     if len(found) == 4 and found[1] != 3 == wanted[1] and found[2:] == wanted[2:]:
         raise InputError(
-            f"{path} is for images of {found[1]} channels ({first} is {_shape(state[first])}), and "
-            "images are read as RGB here; give weights for 3 channels."
+            f"{path} is for images of {found[1]} channels ({first} is {_shape(state[first])}), but "
+            "images are read as RGB; use weights for 3 channels."
         )
 
 
 def summarize_keys(keys: Iterable[str], most: int = 6) -> str:
-    """Name all `keys`; many are counted by the part of the network that they belong to."""
+    """List the `keys`; if there are more than `most`, count them per part of the network."""
     keys = list(keys)
     if len(keys) <= most:
         return ", ".join(keys)
@@ -232,9 +236,9 @@ def summarize_keys(keys: Iterable[str], most: int = 6) -> str:
 def _inside_prefix(
     state: Mapping[str, Tensor], expected: Mapping[str, Tensor]
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Find the prefix, such as `module.backbone.`, below which most of the `expected` keys are.
+    """Find the prefix, such as `module.backbone.`, under which most `expected` keys are.
 
-    Returns the tensors below it, and the names of those beside it.
+    Returns the tensors under it, and the names of all others.
     """
     prefixes = Counter(
         prefix for key in state for prefix in _prefixes(key) if key[len(prefix) :] in expected
@@ -249,7 +253,7 @@ def _prefixes(key: str) -> list[str]:
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
-    """Read a state dict without running any code that the file may carry."""
+    """Read a state dict without executing code that the file may contain."""
     try:
         content: Any = (
             load_file(path)
@@ -259,13 +263,13 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError:
         raise InputError(f"there is no file {path}.") from None
     except IsADirectoryError:
-        raise InputError(f"{path} is a folder; give a .pth or .safetensors file.") from None
+        raise InputError(f"{path} is a folder; use a .pth or .safetensors file.") from None
     except pickle.UnpicklingError as error:
         raise InputError(
-            f"{path} holds more than tensors, or is damaged, and is not opened because it could "
-            "run code; save its state dict alone."
+            f"{path} is damaged or contains more than tensors, which could run code; save only its "
+            "state dict."
         ) from error
-    except Exception as error:  # whatever the damage makes the readers raise
+    except Exception as error:  # readers raise many kinds for damaged files
         raise InputError(f"{path} is damaged or not a file of weights.") from error
     for wrapper in _WRAPPERS:
         if isinstance(content, dict) and isinstance(content.get(wrapper), dict):
@@ -273,13 +277,13 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     tensors = content if isinstance(content, dict) else {}
     tensors = {key: value for key, value in tensors.items() if isinstance(value, Tensor)}
     if not tensors:
-        raise InputError(f"{path} holds no state dict.")
+        raise InputError(f"{path} contains no state dict.")
     return tensors
 
 
 def _unknown(library: str, name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, list(known), n=3)
-    hint = f"did you mean {', '.join(close)}?" if close else f"{library} lists its models."
+    hint = f"did you mean {', '.join(close)}?" if close else f"see the models that {library} lists."
     return f"{library}:{name} is not a model of {library}; {hint}"
 
 

@@ -291,7 +291,7 @@ def test_weights_for_other_channels_are_refused_before_anything_is_read(
     command.refuses(
         ["evaluate", protocol, f"timm:resnet18:{path}", data, *fraction],
         f"is for images of {channels} channels",
-        "give weights for 3 channels",
+        "use weights for 3 channels",
     )
 
 
