@@ -16,7 +16,7 @@ from torch import nn
 from imsvd.encoder import Encoder, EncoderDescription, open_encoder
 from imsvd.errors import InputError
 from imsvd.export import FORMATS, export_encoder
-from imsvd.export.detectron2 import detectron2_name
+from imsvd.export.weights import detectron2_name
 from imsvd.information import split_variables
 from tests.export.networks import encoder, images, normalized
 from tests.oracles.detectron2 import resnet50_shapes
@@ -158,7 +158,7 @@ def test_an_export_that_disagrees_is_not_written(
 
 def test_the_same_keys_with_another_function_are_refused(tmp_path: Path) -> None:
     """A dilated ResNet has torchvision's keys and shapes, and computes something else."""
-    with pytest.raises(InputError, match="does not compute what this encoder does"):
+    with pytest.raises(InputError, match="gives other features than this encoder"):
         export_encoder(
             encoder(options={"output_stride": 8}), "torchvision", tmp_path / "weights.pth"
         )
@@ -170,7 +170,7 @@ def test_the_same_keys_with_another_function_are_refused(tmp_path: Path) -> None
     [
         ("resnet18", {"stem": "stride_1"}, "torchvision", "backbone.stem=stride_1"),
         ("resnet18", {"stem": "stride_2"}, "timm", "backbone.stem=stride_2"),
-        ("resnet18", {"stem": "stride_1"}, "detectron2", "Detectron2 knows no resnet18 with"),
+        ("resnet18", {"stem": "stride_1"}, "detectron2", "Detectron2 has no resnet18 with"),
         ("resnet18", {"options": {"channels": [8, 8, 8, 8]}}, "torchvision", "they differ in"),
         ("vit_tiny_patch16_224", {}, "torchvision", "has no network 'vit_tiny_patch16_224'"),
         ("resnet26", {}, "detectron2", "Detectron2 has no network"),
@@ -189,10 +189,10 @@ def test_what_the_other_library_lacks_is_said(
 def test_bad_requests(tiny: Encoder, tmp_path: Path) -> None:
     for form, out, kind, phrase in (
         ("onx", "a.onnx", "features", "did you mean 'onnx'"),
-        ("onnx", "a.pth", "features", "call it .*a.onnx"),
-        ("timm", ".", "features", "exists already"),
+        ("onnx", "a.pth", "features", "name it .*a.onnx"),
+        ("timm", ".", "features", "already exists"),
         ("safetensors", ".", "features", "is a folder"),
-        ("safetensors", "a.safetensors", "codes", "--output-kind codes is not possible"),
+        ("safetensors", "a.safetensors", "codes", "does not support --output-kind codes"),
     ):
         with pytest.raises(InputError, match=phrase):
             export_encoder(tiny, form, tmp_path / out, output_kind=kind)

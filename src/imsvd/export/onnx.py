@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from imsvd.encoder import Encoder
 from imsvd.errors import InputError
-from imsvd.export.agreement import differs, sample_images
+from imsvd.export.weights import differs, sample_images
 from imsvd.files import complete_or_absent
 from imsvd.information import max_probabilities, split_variables
 
@@ -25,7 +25,7 @@ _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
 class _Output(nn.Module):
-    """One of the encoder's outputs as the network's only one."""
+    """A network with one of the encoder's outputs."""
 
     def __init__(self, encoder: Encoder, kind: str) -> None:
         super().__init__()
@@ -37,15 +37,15 @@ class _Output(nn.Module):
 
 
 def export_onnx(encoder: Encoder, path: Path, kind: str = "features") -> None:
-    """Write `path`, its input `images` (batch, 3, size, size) in [0, 1], and run it to check it.
+    """Write a graph of `images`, (batch, 3, size, size) in [0, 1], and run it to verify it.
 
-    The batch is free; normalization is part of the graph.
+    The batch size is free; normalization is part of the graph.
     """
     _require_packages()
     images = sample_images(encoder)
     network = _Output(encoder, kind).eval()
     with torch.no_grad():
-        network(images)  # an encoder without variables has no codes, and says so
+        network(images)  # raises for codes of an encoder without variables
     with complete_or_absent(path) as temporary:
         with _quiet():
             program = torch.onnx.export(
@@ -63,7 +63,7 @@ def export_onnx(encoder: Encoder, path: Path, kind: str = "features") -> None:
 
 
 def _check(encoder: Encoder, kind: str, path: Path) -> None:
-    """Compare with onnxruntime, for another batch than the graph was made with."""
+    """Run the graph with onnxruntime, at another batch size than it was exported with."""
     import onnxruntime  # noqa: PLC0415 - optional
 
     options = onnxruntime.SessionOptions()
@@ -79,13 +79,13 @@ def _check(encoder: Encoder, kind: str, path: Path) -> None:
         )
     if wrong:
         raise InputError(
-            f"onnxruntime gives other {kind} than this encoder does, so nothing was written; "
+            f"onnxruntime gives other {kind} than this encoder, so nothing was written; "
             "use another --format, or other versions of torch and onnxruntime."
         )
 
 
 def _codes_differ(encoder: Encoder, images: Tensor, actual: Tensor) -> bool:
-    """Whether a code is not among the units that share the largest probability up to rounding."""
+    """Return whether any code is not the unit of largest probability, up to rounding."""
     units = encoder.description.units
     q = encoder.probabilities(images)
     if actual.shape != (len(images), len(units)):
@@ -98,7 +98,7 @@ def _codes_differ(encoder: Encoder, images: Tensor, actual: Tensor) -> bool:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the exporter's account of its own progress off the screen."""
+    """Silence the exporter's progress messages and warnings."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -112,6 +112,4 @@ def _quiet() -> Iterator[None]:
 def _require_packages() -> None:
     absent = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if absent:
-        raise InputError(
-            f"--format onnx needs {', '.join(absent)}; install with pip install 'imsvd[onnx]'."
-        )
+        raise InputError(f"--format onnx needs {', '.join(absent)}; run pip install 'imsvd[onnx]'.")
