@@ -7,7 +7,7 @@ import pytest
 
 from imsvd.grid import runner
 from imsvd.grid.jobs import Job, data_fingerprint, write_outcome
-from imsvd.reproduction import showing
+from imsvd.reproduction import plots
 from tests.grid import made_up
 from tests.grid.test_runner import Ended
 
@@ -52,4 +52,4 @@ def children(monkeypatch: pytest.MonkeyPatch) -> Children:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the plots out, which take longer than everything else here."""
-    monkeypatch.setattr(showing, "draw_result", lambda content, path: None)
+    monkeypatch.setattr(plots, "draw_result", lambda *_: None)

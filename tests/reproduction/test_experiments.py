@@ -10,15 +10,8 @@ from imsvd.grid.jobs import Job, unique
 from imsvd.methods import METHODS
 from imsvd.paper_numbers import paper_numbers
 from imsvd.recipes import recipe
-from imsvd.reproduction.experiments import (
-    ABLATIONS,
-    EXPERIMENTS,
-    Cell,
-    Experiment,
-    Setup,
-    find_experiments,
-)
-from imsvd.reproduction.variants import OUR_NAMES, Variant
+from imsvd.reproduction.experiment import Cell, Experiment, Pretraining, Setup
+from imsvd.reproduction.experiments import ABLATIONS, EXPERIMENTS, OUR_NAMES, find_experiments
 
 FULL = Setup("full", "imagenet")
 CPU = Setup("cpu", "shapes:640", (0, 1))
@@ -34,27 +27,27 @@ def config(name: str, row: str, column: str, setup: Setup = FULL) -> Config:
 
 def test_every_number_of_the_paper_is_in_one_experiment() -> None:
     places = [
-        entry.place
+        value.place
         for experiment in EXPERIMENTS.values()
-        for entry in experiment.entries
-        if entry.place is not None
+        for value in experiment.values
+        if value.place is not None
     ]
     assert len(set(places)) == len(places)
     assert set(places) == {(n.table, n.row, n.column) for n in paper_numbers()}
     for experiment in EXPERIMENTS.values():
-        assert len(cells(experiment.name, FULL)) == len(experiment.entries), experiment.name
+        assert len(cells(experiment.name, FULL)) == len(experiment.values), experiment.name
 
 
 def test_nine_tables_and_four_figures() -> None:
-    figures = [experiment for experiment in EXPERIMENTS.values() if experiment.parts]
+    figures = [experiment for experiment in EXPERIMENTS.values() if experiment.part]
     assert len(EXPERIMENTS) - len(figures) == 9
-    assert [part for figure in figures for part in figure.parts] == [
+    assert [figure.part for figure in figures] == [
         "joint",
         "embeddings",
         "galleries",
         "grad_cam",
     ]
-    assert all(part in PARTS for figure in figures for part in figure.parts)
+    assert all(figure.part in PARTS for figure in figures)
     assert set(ABLATIONS) < set(EXPERIMENTS)
     assert set(OUR_NAMES.values()) <= set(METHODS)
 
@@ -147,7 +140,7 @@ def test_what_is_left_out_at_cpu_scale() -> None:
         "MoCo v2",
     }
     supervised = cells("transfer", FULL)["Supervised", "VOC07 mAP"]
-    assert (supervised.runs, supervised.pretrained) == ((), "torchvision:resnet50")
+    assert (supervised.runs, supervised.published) == ((), "torchvision:resnet50")
 
 
 def test_a_run_that_several_experiments_need_is_one_job() -> None:
@@ -186,7 +179,7 @@ def test_overrides_reach_every_run() -> None:
 
 
 def test_one_epoch_is_the_least() -> None:
-    run = Variant("imsvd", 20).run(CPU._replace(epochs=1), seed=3)
+    run = Pretraining("imsvd", 20).run(CPU._replace(epochs=1), seed=3)
     assert (run.job.epochs, run.job.config.seed) == (1, 3)
 
 

@@ -1,131 +1,329 @@
-"""What the runs of an experiment have brought so far, beside the paper's numbers."""
+"""Results of an experiment: our values beside the paper's, and whether they are in the same order.
+
+A comparison is a pair of cells that the paper compares: two rows of a column or two columns of a
+row, of the same measure. Ties in the paper are not compared. A comparison is kept if our values
+differ in the same direction, and within the spread if they differ by at most the deviation over
+seeds, pooled over all cells of the measure. Kendall's tau is (kept - reversed) / comparisons,
+regardless of the spread; our own ties count as neither.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from imsvd.encoder import results_path
+from imsvd.evaluation.results import as_in_the_paper, is_of_untrained, read_results
 from imsvd.grid.comparison import Spread, spread
-from imsvd.grid.jobs import Job, Outcome, run_folder
-from imsvd.grid.runner import GridState
-from imsvd.reproduction.experiment import Cell, Experiment
-from imsvd.reproduction.measuring import measurements, read_measurement
-from imsvd.reproduction.order import Order, Point, compare_order
-from imsvd.reproduction.variants import Setup
+from imsvd.grid.jobs import Job, run_folder
+from imsvd.reproduction.experiment import Budget, Cell, Direction, Experiment, Setup
+from imsvd.runs import RunFolder
+from imsvd.training.costs import largest_peak, median_epoch_seconds
+
+Content = Mapping[str, Any]
+"""The content of result.json."""
+
+FOLDERS: dict[Budget, str] = {"cpu": "experiments", "full": "experiments-full"}
+FIGURES = {
+    "joint": "joint_matrix.png",
+    "embeddings": "embeddings.png",
+    "galleries": "galleries/*.jpg",
+    "grad_cam": "grad_cam.png",
+}
+"""Pictures of each part in a run's explanations/; of several, the first is shown."""
+
+Verdict = Literal["kept", "kept within the spread", "reversed within the spread", "reversed"]
+VERDICTS: tuple[Verdict, ...] = (
+    "kept",
+    "kept within the spread",
+    "reversed within the spread",
+    "reversed",
+)
 
 
-class Found(NamedTuple):
-    """A cell, and its value for every seed; None where it is not there yet."""
+class Point(NamedTuple):
+    """A cell for which both the paper and we have a value."""
 
-    cell: Cell
-    values: tuple[float | None, ...]
-
-    @property
-    def spread(self) -> Spread | None:
-        """Mean and deviation over the seeds that are there."""
-        return spread(self.values)
-
-
-class Result(NamedTuple):
-    """An experiment as far as it has come."""
-
-    experiment: Experiment
-    setup: Setup
-    found: list[Found]
-    finished: int
-    """Training runs that are over and well."""
-    total: int
-    failures: list[str]
-    parallel: int
-    """Most runs that shared the machine."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether every value is there."""
-        return all(value is not None for found in self.found for value in found.values)
+    row: str
+    column: str
+    measure: str
+    paper: float
+    ours: Spread
+    lower_is_better: bool = False
 
     @property
-    def order(self) -> Order:
-        """How ours compares with the paper's order, as far as values are there."""
-        points = [
-            Point(
-                found.cell.row,
-                found.cell.column,
-                found.cell.measure.title,
-                found.cell.paper,
-                found.spread,
-                found.cell.measure.lower_is_better,
-            )
-            for found in self.found
-            if found.cell.paper is not None and found.spread is not None
-        ]
-        return compare_order(points, self.experiment.compares)
+    def name(self) -> str:
+        """Row and column."""
+        return f"{self.row} ({self.column})"
 
 
-def gather(experiment: Experiment, setup: Setup, standing: GridState, store: Path) -> Result:
-    """Return the result of an experiment as the runs in `store` stand."""
-    jobs = experiment.jobs(setup)
-    measured = _measured(experiment, setup, store)
-    outcomes = [standing.outcomes[job] for job in jobs if job in standing.outcomes]
-    return Result(
-        experiment,
-        setup,
-        [
-            Found(cell, tuple(_value(cell, job, standing, measured) for job in cell.jobs))
-            for cell in experiment.cells(setup)
-        ],
-        len(outcomes),
-        len(jobs),
-        [
-            f"{job.title}: {standing.failures[job]} ({run_folder(store, job).name})"
-            for job in jobs
-            if job in standing.failures
-        ],
-        max((outcome.parallel for outcome in outcomes), default=1),
-    )
+class Pair(NamedTuple):
+    """Two compared cells; `larger` has the larger value in the paper."""
+
+    larger: Point
+    smaller: Point
+    verdict: Verdict
+
+    @property
+    def sign(self) -> int:
+        """1 if our values differ in the paper's direction, -1 if in the other, 0 for a tie."""
+        difference = self.larger.ours.mean - self.smaller.ours.mean
+        return (difference > 0) - (difference < 0)
 
 
-def sources(cell: Cell, store: Path) -> list[tuple[int | None, Path]]:
-    """Return seed and folder of everything that is measured for a cell; a published one has no seed."""
-    if cell.pretrained:
-        return [(None, results_path(cell.pretrained))]
-    return [(job.config.seed, run_folder(store, job)) for job in cell.jobs]
+class Best(NamedTuple):
+    """The best entry of a line: of a column's rows or a row's columns."""
+
+    line: str
+    paper: tuple[str, ...]
+    """Several where the paper's best are tied."""
+    ours: str
+    verdict: Literal["kept", "kept within the spread", "another"]
 
 
-def outcome_values(outcome: Outcome) -> dict[str, float | None]:
-    """Return everything that a table can show of a run, by name."""
-    memory = outcome.peak_memory
+class Order(NamedTuple):
+    """All comparisons of a table."""
+
+    pairs: list[Pair]
+    best: list[Best]
+
+    @property
+    def counts(self) -> dict[Verdict, int]:
+        """Number of comparisons by verdict."""
+        found = [pair.verdict for pair in self.pairs]
+        return {verdict: found.count(verdict) for verdict in VERDICTS}
+
+    @property
+    def tau(self) -> float | None:
+        """Kendall's tau; None without comparisons."""
+        return sum(pair.sign for pair in self.pairs) / len(self.pairs) if self.pairs else None
+
+    @property
+    def holds(self) -> Literal["yes", "within the spread", "no", "unknown"]:
+        """Whether the paper's order holds as a whole."""
+        if not self.pairs:
+            return "unknown"
+        if self.counts["reversed"]:
+            return "no"
+        return "within the spread" if self.counts["reversed within the spread"] else "yes"
+
+
+def compare_order(points: Sequence[Point], directions: Sequence[Direction]) -> Order:
+    """Compare our values with the paper's along `directions`."""
+    deviations = pooled_deviations(points)
+    pairs, best = [], []
+    for direction in directions:
+        for line, members in _lines(points, direction).items():
+            deviation = deviations[members[0].measure]
+            pairs += [
+                _compare(one, other, deviation)
+                for one, other in combinations(members, 2)
+                if one.paper != other.paper
+            ]
+            if len(members) > 1:
+                best.append(_best(line, members, direction, deviation))
+    return Order(pairs, best)
+
+
+def pooled_deviations(points: Iterable[Point]) -> dict[str, float | None]:
+    """Return the deviation over seeds of each measure, pooled over its cells; None if unknown.
+
+    The root mean square of the deviations, each weighted by its number of seeds - 1.
+    """
+    squares: dict[str, float] = {}
+    degrees: dict[str, int] = {}
+    for point in points:
+        deviation, freedom = point.ours.deviation or 0.0, point.ours.number - 1
+        squares[point.measure] = squares.get(point.measure, 0.0) + freedom * deviation**2
+        degrees[point.measure] = degrees.get(point.measure, 0) + freedom
     return {
-        **outcome.metrics,
-        "seconds_per_epoch": outcome.seconds_per_epoch,
-        "peak_mebibytes": None if memory is None else memory / 2**20,
+        measure: math.sqrt(total / degrees[measure]) if degrees[measure] else None
+        for measure, total in squares.items()
     }
 
 
-def _measured(
-    experiment: Experiment, setup: Setup, store: Path
-) -> dict[tuple[str, Job], dict[str, float]]:
-    found: dict[tuple[str, Job], dict[str, float]] = {}
-    for measurement in measurements(experiment, setup):
-        metrics = read_measurement(measurement, store)
-        if metrics is not None:
-            found[measurement.protocol, measurement.job] = metrics
-    return found
+def _lines(points: Sequence[Point], direction: Direction) -> dict[str, list[Point]]:
+    """Group cells by column or row; a column with several measures gives a line for each."""
+    lines: dict[tuple[str, str], list[Point]] = {}
+    for point in points:
+        name = point.column if direction == "rows" else point.row
+        lines.setdefault((name, point.measure), []).append(point)
+    named: dict[str, list[Point]] = {}
+    for (name, measure), members in lines.items():
+        named[name if name not in named else f"{name} ({measure})"] = members
+    return named
 
 
-def _value(
-    cell: Cell,
-    job: Job,
-    standing: GridState,
-    measured: Mapping[tuple[str, Job], Mapping[str, Any]],
-) -> float | None:
-    if cell.measure.protocol == "grid":
-        outcome = standing.outcomes.get(job)
-        return None if outcome is None else outcome_values(outcome).get(cell.measure.metric)
-    metrics = measured.get((cell.measure.protocol, job))
-    if metrics is None:
+def _compare(one: Point, other: Point, deviation: float | None) -> Pair:
+    larger, smaller = (one, other) if one.paper > other.paper else (other, one)
+    difference = larger.ours.mean - smaller.ours.mean
+    within = deviation is not None and abs(difference) <= deviation
+    if difference > 0:
+        return Pair(larger, smaller, "kept within the spread" if within else "kept")
+    tied = within or difference == 0
+    return Pair(larger, smaller, "reversed within the spread" if tied else "reversed")
+
+
+def _best(
+    line: str, members: Sequence[Point], direction: Direction, deviation: float | None
+) -> Best:
+    pick = min if members[0].lower_is_better else max
+    top = pick(member.paper for member in members)
+    favorites = [member for member in members if member.paper == top]
+    ours = pick(members, key=lambda member: member.ours.mean)
+    gap = min(abs(ours.ours.mean - favorite.ours.mean) for favorite in favorites)
+    verdict: Literal["kept", "kept within the spread", "another"] = "another"
+    if ours in favorites:
+        verdict = "kept"
+    elif deviation is not None and gap <= deviation:
+        verdict = "kept within the spread"
+    labels = [point.row if direction == "rows" else point.column for point in (*favorites, ours)]
+    return Best(line, tuple(labels[:-1]), labels[-1], verdict)
+
+
+def experiment_folder(store: Path, name: str, budget: Budget = "cpu") -> Path:
+    """Return the folder of an experiment's results."""
+    return store / FOLDERS[budget] / name
+
+
+class Source(NamedTuple):
+    """Where a value of a cell is read from: a run, or the results of a published backbone."""
+
+    folder: Path
+    job: Job | None
+
+
+def _sources(cell: Cell, store: Path) -> list[Source]:
+    if cell.published:
+        return [Source(results_path(cell.published), None)]
+    return [Source(run_folder(store, job), job) for job in cell.jobs]
+
+
+def describe(
+    experiment: Experiment,
+    setup: Setup,
+    store: Path,
+    value: Callable[[Cell, Source], float | None],
+    is_finished: Callable[[Job], bool],
+) -> dict[str, Any]:
+    """Return the content of result.json, except failures and environment."""
+    cells, points = [], []
+    for cell in experiment.cells(setup):
+        found = [(source, value(cell, source)) for source in _sources(cell, store)]
+        ours = spread([number for _, number in found])
+        cells.append(_describe_cell(cell, found, ours, store))
+        if cell.paper is not None and ours is not None:
+            measure = cell.measure
+            place = (cell.row, cell.column, measure.title, cell.paper)
+            points.append(Point(*place, ours, measure.lower_is_better))
+    order, jobs = compare_order(points, experiment.compares), experiment.jobs(setup)
+    return {
+        "experiment": experiment.name,
+        "budget": setup.budget,
+        "setup": setup._asdict() | {"epochs": setup.epochs_per_100},
+        "runs": {"finished": sum(map(is_finished, jobs)), "total": len(jobs)},
+        "complete": all(run["value"] is not None for cell in cells for run in cell["runs"]),
+        "parallel": 1,
+        "cells": cells,
+        "order": {
+            "holds": order.holds,
+            "comparisons": len(order.pairs),
+            "counts": order.counts,
+            "tau": order.tau,
+            "best": [best._asdict() for best in order.best],
+            "reversed": [
+                [pair.larger.name, pair.smaller.name]
+                for pair in order.pairs
+                if pair.verdict == "reversed"
+            ],
+        },
+        "failures": [],
+    }
+
+
+def _describe_cell(
+    cell: Cell, found: Sequence[tuple[Source, float | None]], ours: Spread | None, store: Path
+) -> dict[str, Any]:
+    runs = []
+    for (folder, job), number in found:
+        shown = folder.relative_to(store) if folder.is_relative_to(store) else folder
+        seed = job.config.seed if job else None
+        runs.append({"seed": seed, "value": number, "folder": str(shown)})
+    return {
+        "row": cell.row,
+        "column": cell.column,
+        "setting": cell.setting,
+        "protocol": cell.measure.protocol,
+        "measure": cell.measure.title,
+        "metric": cell.measure.metric,
+        "paper": cell.paper,
+        "paper_measure": cell.paper_title,
+        "mean": ours and ours.mean,
+        "sd": ours and ours.deviation,
+        "runs": runs,
+    }
+
+
+def gather_full(experiment: Experiment, setup: Setup, store: Path) -> dict[str, Any]:
+    """Return the result of an experiment at full budget from the runs and evaluations in `store`.
+
+    metrics.jsonl of a run has time and memory, results.jsonl the evaluations, explanations/ the
+    figures.
+    """
+
+    def value(cell: Cell, source: Source) -> float | None:
+        protocol, metric = cell.measure.protocol, cell.measure.metric
+        if source.job and not is_trained(source.folder):
+            return None
+        if protocol == "explain":
+            return 1.0 if drawn_figures(source.folder, experiment) else None
+        if protocol == "training":
+            return training_costs(RunFolder(source.folder).metrics()).get(metric)
+        images = source.job.config.data.source if source.job else setup.data
+        data = setup.transfer_data(protocol) or default_data(protocol, images)
+        epochs = source.job.epochs if source.job else None
+        for record in reversed(read_results(source.folder)):
+            if _matches(record, protocol, data, epochs) and metric in record["metrics"]:
+                return float(record["metrics"][metric])
         return None
-    # A figure has no number of its own: that it was drawn is what counts.
-    return 1.0 if cell.measure.protocol == "explain" else metrics.get(cell.measure.metric)
+
+    return describe(experiment, setup, store, value, lambda job: is_trained(run_folder(store, job)))
+
+
+def default_data(protocol: str, images: str) -> str:
+    """Return the data of a protocol unless others are given, for an encoder trained on `images`."""
+    return {"voc07": "voc2007", "places205": "places205", "coco": "coco"}.get(protocol, images)
+
+
+def drawn_figures(run: Path, experiment: Experiment) -> list[Path]:
+    """Return the pictures of an experiment's figure in a run's explanations."""
+    return sorted((run / "explanations").glob(FIGURES[experiment.part]))
+
+
+def training_costs(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return hours and gigabytes, as in the paper, from the epochs of metrics.jsonl."""
+    seconds, peak = median_epoch_seconds(records), largest_peak(records)
+    costs = {} if seconds is None else {"hours_per_100_epochs": 100 * seconds / 3600}
+    return costs if peak is None else costs | {"peak_gigabytes": peak / 1e9}
+
+
+def is_trained(folder: Path) -> bool:
+    """Return whether training of the run in `folder` is complete."""
+    run = RunFolder(folder)
+    records = run.metrics()
+    return bool(records) and records[-1]["epoch"] >= run.config().training.epochs
+
+
+def _matches(record: Mapping[str, Any], protocol: str, data: str, epochs: int | None) -> bool:
+    """Whether a result is of the finished encoder, on `data`, with the paper's settings."""
+    details = record.get("details", {})
+    return (
+        record["protocol"] == protocol
+        and record["data"] == data
+        and not is_of_untrained(record)
+        and details.get("epoch") == epochs
+        and as_in_the_paper(protocol, details)
+    )

@@ -1,18 +1,18 @@
 # shellcheck shell=bash
-# What the job scripts share. The tables beside it have one command a line, quoted for the shell.
+# Functions of the job scripts. Each line of the tables has one command, quoted for the shell.
 
-# Sets `arguments` to the words of a command from a table.
+# Split a command of a table into the array `arguments`.
 split_words() {
-    # Every word was quoted when the table was written: nothing in it is expanded.
+    # Safe, because every word was quoted when the table was written.
     eval "arguments=($1)"
 }
 
-# Waits for process $1, whatever signals arrive meanwhile, and returns its exit code.
+# Wait for process $1 regardless of signals, and return its exit code.
 await() {
     while kill -0 "$1" 2>/dev/null; do
         wait "$1"
     done
-    # Only now: a signal ends `wait` with its own number, even when the process ends meanwhile.
+    # A signal makes `wait` return early with another code, so ask again after the process has ended.
     wait "$1"
 }
 

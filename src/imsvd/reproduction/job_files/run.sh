@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Trains every run of train.tsv, one after the other, and then carries evaluate.tsv out.
+# Trains the runs of train.tsv in turn, then runs the evaluations of evaluate.tsv.
 #
-# On one machine:  bash run.sh
-# On several:      on each of them, with its own NODE_RANK and a folder that all of them share,
-#                  NODE_RANK=0 MASTER_ADDR=host0 MASTER_PORT=29500 bash run.sh
+# One machine:       bash run.sh
+# Several machines:  on each, with its own NODE_RANK and a folder shared by all,
+#                    NODE_RANK=0 MASTER_ADDR=host0 MASTER_PORT=29500 bash run.sh
 #
-# What is finished is skipped, what was interrupted goes on. A failure stops nothing else; all of
-# them are listed at the end. After Ctrl-C or SIGTERM the run at work saves, and the script ends.
+# Skips finished steps and resumes interrupted ones. A failure does not stop the rest; all failures
+# are listed at the end. On Ctrl-C or SIGTERM, the current run saves and the script stops.
 set -uo pipefail
-# Every command gets a process group of its own, so that Ctrl-C reaches it once, through `stop`.
+# Give every command its own process group, so that Ctrl-C reaches it only through `stop`.
 set -m
 
 folder=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
@@ -19,8 +19,8 @@ source "$folder/common.sh"
 cd -- "${start:?}" || exit 1
 
 if ((${nodes:?} > 1)); then
-    : "${NODE_RANK:?is the number of this machine, from 0 on}"
-    : "${MASTER_ADDR:?is the name of the machine with NODE_RANK 0}"
+    : "${NODE_RANK:?must be the number of this machine, counted from 0}"
+    : "${MASTER_ADDR:?must be the host name of the machine with NODE_RANK 0}"
 fi
 
 child=
@@ -34,7 +34,7 @@ stop() {
 }
 trap stop INT TERM
 
-# Starts `arguments` in the background: step number $1, on `all` machines, on one `machine`, or as
+# Start `arguments` in the background as step number $1: on `all` machines, on this `machine`, or as
 # `one` process.
 launch() {
     local machines=1 rendezvous=(--standalone)
@@ -44,7 +44,7 @@ launch() {
     fi
     if [[ $2 == all ]] && ((nodes > 1)); then
         machines=$nodes
-        # A port for every run: the one before may not have left its own yet.
+        # Each run has its own port, because the previous run may still hold its port.
         rendezvous=(--nnodes "$nodes" --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR"
             --master-port "$((${MASTER_PORT:-29500} + $1))")
     fi
@@ -53,15 +53,15 @@ launch() {
         </dev/null &
 }
 
-# Carries out a line of a table: number, folder of the run, name of the step, processes, command.
+# Run one step: number, folder of the run, name of the step, processes, command.
 step() {
     local name="${2##*/} $3"
     [[ -n $stopped ]] && return
     if is_done "$2" "$3"; then
-        echo "$name: finished before"
+        echo "$name: already finished"
         return
     fi
-    echo "$name: begins"
+    echo "$name: started"
     split_words "$5"
     launch "$1" "$4"
     child=$!
@@ -83,7 +83,7 @@ done 3<"$folder/train.tsv"
 if [[ ${NODE_RANK:-0} == 0 ]]; then
     while IFS=$'\t' read -r -u 3 number target label processes command; do
         if ((number <= ${last_run:?})) && ! is_done "$target" train; then
-            [[ -z $stopped ]] && echo "${target##*/} $label: left out, the run is not trained"
+            [[ -z $stopped ]] && echo "${target##*/} $label: skipped, the run is not trained"
             continue
         fi
         step 0 "$target" "$label" "$processes" "$command"
@@ -91,7 +91,7 @@ if [[ ${NODE_RANK:-0} == 0 ]]; then
 fi
 
 if [[ -n $stopped ]]; then
-    echo "Stopped; the same command goes on."
+    echo "Stopped; run the same command to resume."
     exit 143
 fi
 if ((${#failures[@]})); then
@@ -99,4 +99,4 @@ if ((${#failures[@]})); then
     printf '  %s\n' "${failures[@]}"
     exit 1
 fi
-echo "All is done."
+echo "All steps are finished."

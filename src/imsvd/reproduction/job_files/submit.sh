@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Submits the whole grid: one array of trainings, and evaluations that wait for theirs.
+# Submits all steps: an array of trainings, and evaluations that wait for their training.
 #
 #   bash submit.sh --partition=gpu --time=24:00:00 --cpus-per-task=8
 #
-# All options go to sbatch. AT_ONCE=4 before the command lets four trainings run at a time.
-# Submit again whenever you like: what is finished is skipped, what was interrupted goes on.
+# All options go to sbatch. Prefix the command with AT_ONCE=4 to train four runs at a time.
+# Submit again at any time: finished steps are skipped, interrupted ones resume.
 set -euo pipefail
 
 folder=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
@@ -25,12 +25,12 @@ submit() {
 training=
 if [[ -n ${trained:-} ]]; then
     training=$(submit imsvd-train train "$trained${AT_ONCE:+%$AT_ONCE}" "${nodes:?}" "$@")
-    # On federated clusters the number is followed by the name of one.
+    # Federated clusters append the name of the cluster to the job number.
     training=${training%%;*}
     echo "trainings: $training"
 fi
 if [[ -n ${evaluated:-} ]]; then
-    # Each element waits for the element of the same number to end well.
+    # Each task waits for the training with the same number to succeed.
     echo "evaluations: $(submit imsvd-evaluate evaluate "$evaluated" 1 \
         --dependency="aftercorr:$training" "$@")"
 fi

@@ -1,5 +1,6 @@
-"""Job files: their scripts are clean, their words survive, failures and signals are survived."""
+"""`imsvd reproduce plan`: job files that survive quoting, failures and signals, and the dry run."""
 
+import io
 import json
 import os
 import shlex
@@ -8,19 +9,37 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from rich.console import Console
 
+from imsvd.config import Config, override
 from imsvd.errors import InputError
 from imsvd.grid.jobs import Job
-from imsvd.reproduction.dry_run import smallest_form, smallest_settings
-from imsvd.reproduction.experiments import Setup, find_experiments
-from imsvd.reproduction.full_plan import FullPlan, plan_full
-from imsvd.reproduction.launchers import SCRIPTS, Machines, write_jobs
+from imsvd.methods import METHODS
+from imsvd.recipes import recipe
+from imsvd.reproduction import launching as module
+from imsvd.reproduction.experiment import PlannedRun, Setup
+from imsvd.reproduction.experiments import EXPERIMENTS, find_experiments
+from imsvd.reproduction.launching import (
+    SCRIPTS,
+    Machines,
+    Trial,
+    check_full_size,
+    dry_run,
+    smallest_form,
+    smallest_settings,
+    take_step,
+    write_jobs,
+)
+from imsvd.reproduction.plan import FullPlan, build_on_meta, plan_full
 from imsvd.runs import RunFolder
 from tests.training.processes import ENVIRONMENT, saved_step
+from tests.training.tiny import CommandLine
 
 NASTY = "a b'c\"d$HOME;`e`&(f)*%A"
 """Everything that a shell could trip over."""
@@ -158,7 +177,7 @@ def test_every_word_survives_and_everything_is_run_once(cluster: Cluster) -> Non
     before = len(cluster.calls())
     code, output = cluster.run("run.sh")
     assert (code, len(cluster.calls())) == (0, before)
-    assert output.count("finished before") == before
+    assert output.count("already finished") == before
 
 
 def test_several_machines_meet_on_a_port_of_each_run(cluster: Cluster) -> None:
@@ -188,7 +207,7 @@ def test_a_failure_stops_nothing_else_and_is_tried_again(cluster: Cluster) -> No
     assert code == 1
     assert "Failed: 1\n" in output
     assert "train (exit code 3)" in output
-    assert output.count("left out, the run is not trained") == 1
+    assert output.count("skipped, the run is not trained") == 1
     assert len(cluster.calls()) == 4 + 3
     code, output = cluster.run("run.sh")
     assert code == 0, output
@@ -205,7 +224,7 @@ def test_a_signal_reaches_the_run_once_and_ends_the_loop(
     process.send_signal(number)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 143
-    assert "the same command goes on" in output
+    assert "run the same command to resume" in output
     assert cluster.record("signals") == [str(int(signal.SIGTERM))]
     assert len(cluster.calls()) == 1
     code, _ = cluster.run("run.sh")
@@ -252,7 +271,7 @@ def test_an_element_of_the_array_is_a_line_of_the_table(cluster: Cluster) -> Non
     last = len(whole.runs) + 1
     code, output = cluster.run("array.sbatch", str(cluster.jobs), "evaluate", **element(last))
     assert code == 0, output
-    published = [list(one.command) for one in whole.evaluations if one.published]
+    published = [list(one.words) for one in whole.evaluations if one.published]
     found = [started(words) for words in cluster.calls()[1:]]
     assert sorted(found) == sorted(published)
     (single,) = [line for line in cluster.record("srun") if "voc07" in line]
@@ -363,5 +382,192 @@ def test_torchrun_saves_when_it_is_stopped(tmp_path: Path, monkeypatch: pytest.M
     process.send_signal(signal.SIGTERM)
     assert process.wait(120) == 143
     assert "Stopped and saved at step" in Path("output").read_text()
-    assert "the same command goes on" in Path("output").read_text()
+    assert "run the same command to resume" in Path("output").read_text()
     assert not (folder / "train.done").exists()
+
+
+def runs(*names: str) -> tuple[PlannedRun, ...]:
+    return plan_full(find_experiments(names), Setup("full"), Path("out")).runs
+
+
+def distinct(some: tuple[PlannedRun, ...]) -> list[Config]:
+    return [job.config for job in dict.fromkeys(Job(smallest_form(run.job.config)) for run in some)]
+
+
+def same_kind(config: Config) -> dict[str, object]:
+    """What the smallest form must share with the configuration it stands for."""
+    method = config.method.model_dump()
+    weights = {name: value for name, value in method.items() if isinstance(value, float | str)}
+    views = [view.model_dump(exclude={"size"}) for view in config.views.every]
+    optimizer = config.optimizer.model_dump(exclude={"warmup_epochs"})
+    return {"method": weights, "views": views, "optimizer": optimizer, "name": config.backbone.name}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_smallest_form_is_small_and_of_the_same_kind(name: str) -> None:
+    config = recipe("imagenet", name)
+    smallest = smallest_form(config)
+    assert same_kind(smallest) == same_kind(config)
+    assert smallest_form(smallest) == smallest
+    assert smallest.training.batch_size == 16
+    weights = list(build_on_meta(smallest).parameters())
+    assert sum([weight.numel() for weight in weights]) < 100_000
+    settings = smallest_settings(config)
+    assert len({setting.partition("=")[0] for setting in settings}) == len(settings)
+
+
+def test_what_experiments_change_is_kept() -> None:
+    units = {config.method.units for config in distinct(runs("units"))}  # type: ignore[attr-defined]
+    assert units == {32, 64, 80, 96, 128}
+    depths = {len(config.method.projector) for config in distinct(runs("projector-depth"))}  # type: ignore[attr-defined]
+    assert depths == {2, 3, 4}
+    assert len(distinct(runs("loss-terms"))) == 4
+    assert len(distinct(runs("batch-size"))) == 3  # one for each method
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_is_built_in_full_size(name: str) -> None:
+    # Some batch per process that all of them divide into.
+    assert (
+        check_full_size(override(recipe("imagenet", name), ["training.batch_size=4096"]), 32) > 2e7
+    )
+
+
+def test_the_parameters_of_the_papers_network_are_counted() -> None:
+    assert check_full_size(recipe("imagenet")) == 107_156_544
+
+
+@pytest.mark.parametrize("name", ["imsvd", "swav", "la"])
+def test_a_step_is_taken(name: str) -> None:
+    take_step(smallest_form(recipe("imagenet", name)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_takes_a_step(name: str) -> None:
+    take_step(smallest_form(recipe("imagenet", name)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_passes(name: str) -> None:
+    trials = dry_run(runs(name), 32, Console(quiet=True))
+    assert [trial.error for trial in trials] == [""] * len(trials)
+
+
+def test_a_step_that_moves_nothing_is_an_error() -> None:
+    config = override(smallest_form(recipe("imagenet")), ["optimizer.lr=1e-300"])
+    with pytest.raises(ValueError, match="the weights"):
+        take_step(config)
+
+
+def test_parameters_that_no_group_trains_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forgetful(method: torch.nn.Module, config: Config) -> torch.optim.Optimizer:
+        return torch.optim.SGD(list(method.parameters())[1:], lr=config.optimizer.lr)
+
+    monkeypatch.setattr(module, "build_optimizer", forgetful)
+    module._check_network.cache_clear()
+    with pytest.raises(ValueError, match="the optimizer"):
+        check_full_size(recipe("imagenet"))
+
+
+def test_failures_are_told_and_the_others_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def step(config: Config) -> None:
+        tried.append(config)
+        if config.method.name == "vicreg":
+            raise RuntimeError("no\nstep")
+
+    monkeypatch.setattr(module, "take_step", step)
+    console = Console(record=True, width=200, file=io.StringIO())
+    some = runs("batch-size")
+    trials = dry_run(some, 24, console)
+    by_method = {
+        method: {trial.error for trial in trials if trial.run.method == method}
+        for method in ("imsvd", "vicreg", "simsiam")
+    }
+    refusal = "training.batch_size=512 does not divide by 24 processes"
+    assert all(any(refusal in error for error in errors) for errors in by_method.values())
+    divisible = [run for run in some if run.job.config.training.batch_size % 24 == 0]
+    assert not divisible  # 24 divides none of the paper's batches
+    assert not tried
+
+    trials = dry_run(some, 32, console)
+    assert [bool(trial.error) for trial in trials] == [run.method == "vicreg" for run in some]
+    assert len(tried) == 3
+    failed = next(trial for trial in trials if trial.error)
+    assert failed == Trial(failed.run, 174_552_128, "RuntimeError: no")
+    shown = console.export_text()
+    assert shown.count("✗") == len(some) + 4
+    assert "8 of 12 configurations" in shown
+
+
+UNITS = ["reproduce", "plan", "units", "--data", "/data/imagenet"]
+
+
+def test_costs_and_commands_are_shown(
+    command: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert command(UNITS) == 0
+    assert "Table IX" in command.out
+    assert "Runs: 5, for 10 values of the paper." in command.out
+    assert "Hardware: 4 × 8 GPUs. The paper used 32 V100" in command.out
+    # 8.5 h each, by the paper for three of them and for all but a hair by the fit.
+    assert "Training: 43 h in sequence (1,360 GPU hours)." in command.out
+    by_paper = [line for line in command.out.splitlines() if line.rstrip().endswith(" Table IV")]
+    assert len(by_paper) == 3
+    assert "Disk: at most 15 GB" in command.out
+    lines = command.out.splitlines()
+    assert (
+        sum(line.startswith("imsvd pretrain /data/imagenet --recipe imagenet") for line in lines)
+        == 5
+    )
+    assert sum(line.startswith("imsvd evaluate linear ") for line in lines) == 5
+
+
+def test_other_hardware_is_scaled(command: CommandLine) -> None:
+    assert command([*UNITS, "--nodes", "1", "--gpus", "16"]) == 0
+    assert "85 h if they are V100" in command.out
+
+
+def test_job_files_are_written(command: CommandLine, tmp_path: Path) -> None:
+    jobs = tmp_path / "jobs"
+    assert command([*UNITS, "--launcher", "torchrun", "--jobs", str(jobs)]) == 0
+    assert {path.name for path in jobs.iterdir()} == {
+        "README.md",
+        "common.sh",
+        "evaluate.tsv",
+        "run.sh",
+        "settings.sh",
+        "train.tsv",
+    }
+    assert f"bash {jobs}/run.sh" in (jobs / "README.md").read_text()
+    assert len((jobs / "train.tsv").read_text().splitlines()) == 5
+
+
+def test_bad_requests_come_before_anything_is_shown(command: CommandLine, tmp_path: Path) -> None:
+    jobs = ["--jobs", str(tmp_path / "jobs")]
+    command.refuses([*UNITS, "--launcher", "pbs", *jobs], "no launcher 'pbs'", "slurm or torchrun")
+    assert not command.out
+    command.refuses([*UNITS, "--launcher", "slurm", "--nodes", "3", *jobs], "24 processes")
+    command.refuses([*UNITS, "--launcher", "slurm", "--gpus", "0", *jobs], "--gpus 0")
+    command.refuses([*UNITS, "--nodes", "0"], "--nodes 0")
+    assert not (tmp_path / "jobs").exists()
+
+
+@pytest.mark.parametrize(("error", "code"), [("", 0), ("no shape", 1)])
+def test_a_dry_run_that_fails_ends_with_one(
+    error: str, code: int, command: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def trials(runs: Sequence[PlannedRun], processes: int, console: object) -> list[Trial]:
+        asked.append((len(runs), processes))
+        return [Trial(run, 1, error) for run in runs]
+
+    monkeypatch.setattr(module, "dry_run", trials)
+    assert command([*UNITS, "--dry-run"]) == code
+    assert asked == [(5, 32)]
+    assert "Commands" not in command.out

@@ -1,10 +1,12 @@
-"""`imsvd reproduce` from the command line to its files; the runs are made up, but for one test."""
+"""`imsvd reproduce run` from the command line to its files; runs are made up, except in one test."""
 
 import csv
 import json
+import shutil
 import signal
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,24 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from imsvd.grid.jobs import Job, run_folder
-from imsvd.reproduction import measuring
-from imsvd.reproduction.experiments import EXPERIMENTS, Setup
+from imsvd.datasets.drawn.scene_files import write_scenes
+from imsvd.errors import InputError
+from imsvd.evaluation.protocols import evaluate
+from imsvd.evaluation.results import read_results
+from imsvd.grid.jobs import Job, data_fingerprint, run_folder, write_outcome
+from imsvd.reproduction import running as module
+from imsvd.reproduction.experiment import Setup
+from imsvd.reproduction.experiments import EXPERIMENTS
 from imsvd.reproduction.report import read_result
-from imsvd.reproduction.reproduce import all_jobs, reproduce
-from tests.grid import small
+from imsvd.reproduction.running import (
+    Measurement,
+    all_jobs,
+    measure_all,
+    measurements,
+    read_measurement,
+    reproduce,
+)
+from tests.grid import made_up, small
 from tests.grid.forking import GridServer
 from tests.reproduction.made_up import DATA, Children
 from tests.training.processes import Running, wait_for_step
@@ -54,7 +68,7 @@ def test_a_table_is_put_beside_the_papers(children: Children, tmp_path: Path) ->
         "reversed within the spread": 8,
         "reversed": 2,
     }
-    assert order["reversed"] == [["top-1, 64", "top-1, 128"], ["top-1, 96", "top-1, 128"]]
+    assert order["reversed"] == [["top-1 (64)", "top-1 (128)"], ["top-1 (96)", "top-1 (128)"]]
     assert order["tau"] == pytest.approx((8 - 2) / 18)
     assert order["best"][0]["verdict"] == "kept"
 
@@ -64,8 +78,8 @@ def test_a_table_is_put_beside_the_papers(children: Children, tmp_path: Path) ->
     assert "| top-1 | paper | 67.8 | 69.1 | 69.4 | 69.2 | 68.4 |" in page
     assert "| 40.1 ± 0.1 | 43.1 ± 0.1 | 46.1 ± 0.1 | 44.1 ± 0.1 | 45.1 ± 0.1 |" in page
     assert "|  | here | D_M 8 | D_M 16 | D_M 32 | D_M 64 | D_M 128 |" in page
-    assert "The paper's order does not hold throughout: of 18 comparisons 8 kept" in page
-    assert "clearly not here: top-1, 64 above top-1, 128;" in page
+    assert "The paper's order does not hold throughout: of 18 comparisons, 8 kept" in page
+    assert "clearly reversed here: top-1 (64) above top-1 (128);" in page
     assert "- commit" not in page
     assert "(commit " in page
     with (folder / "result.csv").open() as file:
@@ -115,7 +129,7 @@ def test_a_failed_run_is_told_and_stops_nothing(
 ) -> None:
     failing = EXPERIMENTS["units"].jobs(SETUP)[3]
     children.codes[failing] = 7
-    arguments = ["reproduce", "units", "--data", DATA, "--out", str(tmp_path)]
+    arguments = ["reproduce", "run", "units", "--data", DATA, "--out", str(tmp_path)]
     assert command(arguments) == 1
     page = (tmp_path / "experiments" / "units" / "result.md").read_text()
     assert "Failed: imsvd, lr 0.003, units 96, seed 0" in page
@@ -150,20 +164,15 @@ def test_transfer_measures_every_encoder_once(
 ) -> None:
     asked: list[tuple[str, str]] = []
 
-    def fake(protocol: str, metrics: dict[str, float]) -> Any:
-        def measure(
-            measurement: measuring.Measurement, store: Path, _: Console
-        ) -> dict[str, float]:
-            assert run_folder(store, measurement.job).exists()
-            asked.append((protocol, measurement.job.config.method.name))
-            return metrics
-
-        return measure
-
     coco = {f"coco_{kind}_ap{at}": 30.0 for kind in ("box", "mask") for at in ("", "50", "75")}
     found = {"coco": coco, "voc07": {"voc07_map": 80.0}, "places205": {"places205_top1": 50.0}}
-    fakes = {protocol: fake(protocol, metrics) for protocol, metrics in found.items()}
-    monkeypatch.setattr(measuring, "_MEASURE", fakes)
+
+    def measure(one: Measurement, store: Path, _: Console) -> dict[str, float]:
+        assert run_folder(store, one.job).exists()
+        asked.append((one.protocol, one.job.config.method.name))
+        return found[one.protocol]
+
+    monkeypatch.setattr(module, "measure", measure)
     one = SETUP._replace(seeds=(0,))
     (content,) = run(tmp_path, "transfer", setup=one)
     assert content["complete"]
@@ -185,7 +194,7 @@ def test_a_figure_is_copied_to_its_experiment(
         Image.new("RGB", (3200, 40)).save(run / "explanations" / "grad_cam.png")
         return {"parts": {"grad_cam": {"units_drawn": 8, "units": []}}}
 
-    monkeypatch.setattr(measuring, "explain", explain)
+    monkeypatch.setattr(module, "explain", explain)
     (content,) = run(tmp_path, "grad-cam")
     assert content["complete"]
     assert len(children.started) == 1
@@ -197,25 +206,123 @@ def test_a_figure_is_copied_to_its_experiment(
 
 def test_unusable_choices(command: CommandLine, tmp_path: Path) -> None:
     tail = ["--data", DATA, "--out", str(tmp_path / "out")]
-    command.refuses(["reproduce", "unit", *tail], "no experiment 'unit'", "did you mean 'units'?")
-    command.refuses(["reproduce", "units", "--scale", "gpu", *tail], "--scale 'gpu'", "full or cpu")
-    command.refuses(["reproduce", "units", "--out", str(tmp_path / "out")], "--data is missing")
-    command.refuses(["reproduce", "units", "--seeds", "0", *tail], "--seeds must be")
-    command.refuses(["reproduce", "units", "--epochs", "0", *tail], "--epochs 0 is too few")
-    command.refuses(["reproduce", "units", "--parallel", "0", *tail], "parallel=0")
-    command.refuses(["reproduce", "units", "--dry-run", *tail], "add --scale full")
-    command.refuses(["reproduce", "units", "--set", "seed=1", *tail], "use --seeds")
-    command.refuses(["reproduce", "units", "--set", "method.units=5", *tail], "not divisible")
+    command.refuses(
+        ["reproduce", "run", "unit", *tail], "no experiment 'unit'", "did you mean 'units'?"
+    )
+    command.refuses(["reproduce", "run", "units", "--seeds", "0", *tail], "--seeds must be")
+    command.refuses(["reproduce", "run", "units", "--epochs", "0", *tail], "--epochs 0 is too few")
+    command.refuses(["reproduce", "run", "units", "--parallel", "0", *tail], "parallel=0")
+    command.refuses(["reproduce", "run", "units", "--set", "seed=1", *tail], "use --seeds")
+    command.refuses(
+        ["reproduce", "run", "units", "--set", "method.units=5", *tail], "not divisible"
+    )
     missing = ["--data", str(tmp_path / "none"), "--out", str(tmp_path / "out")]
-    command.refuses(["reproduce", "units", *missing], "there is no folder")
+    command.refuses(["reproduce", "run", "units", *missing], "there is no folder")
     assert not (tmp_path / "out" / "runs").exists()
 
 
 def test_experiments_are_listed(command: CommandLine) -> None:
-    assert command(["reproduce"]) == 0
+    assert command(["reproduce", "list"]) == 0
     for name, experiment in EXPERIMENTS.items():
         assert f"\n{name} " in command.out
         assert experiment.source in command.out
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return small.write_data(tmp_path / "data")
+
+
+@pytest.fixture
+def wanted(trained: Path, data: Path, tmp_path: Path) -> dict[str, Measurement]:
+    """The measurements of the transfer of IMSVD, whose run is a copy of a tiny one."""
+    setup = Setup("cpu", str(data))
+    found: dict[str, Measurement] = {
+        measurement.protocol: measurement
+        for measurement in measurements(EXPERIMENTS["transfer"], setup)
+        if measurement.job.config.method.name == "imsvd"
+    }
+    folder = run_folder(tmp_path / "store", found["coco"].job)
+    shutil.copytree(trained, folder)
+    write_outcome(folder, made_up.outcome(data=data_fingerprint(str(data))))
+    return found
+
+
+def test_every_protocol_is_wanted_once_per_encoder(data: Path) -> None:
+    found = measurements(EXPERIMENTS["transfer"], Setup("cpu", str(data), (0, 1)))
+    assert len(found) == 3 * 4 * 2
+    assert measurements(EXPERIMENTS["units"], Setup("cpu", str(data))) == []
+    (figure,) = measurements(EXPERIMENTS["galleries"], Setup("cpu", str(data), (0, 1)))
+    assert figure.inputs == {"data": str(data), "part": "galleries"}
+
+
+def test_stand_ins_are_measured_kept_and_not_repeated(
+    wanted: dict[str, Measurement], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "store"
+    monkeypatch.setattr(module, "SCENES", 60)
+    monkeypatch.setattr(module, "write_scenes", partial(write_scenes, size=64))
+    quick: dict[str, dict[str, Any]] = {
+        "voc07": {"jobs": 1},
+        "coco": {
+            "iterations": 2,
+            "settings": ["sizes=[64]", "mask_channels=8", "precise_batches=1"],
+        },
+    }
+
+    def evaluate_quickly(protocol: str, run: Path, data: Any, **options: Any) -> dict[str, float]:
+        return evaluate(protocol, run, data, **options, **quick.get(protocol, {}))
+
+    monkeypatch.setattr(module, "evaluate", evaluate_quickly)
+    assert measure_all(list(wanted.values()), store, QUIET) == []
+    names = {
+        "voc07": {"voc07_map"},
+        "places205": {"places205_top1"},
+        "coco": {"coco_box_ap", "coco_mask_ap75"},
+    }
+    for protocol, measurement in wanted.items():
+        metrics = read_measurement(measurement, store)
+        assert metrics is not None
+        assert names[protocol] <= set(metrics)
+    folder = run_folder(store, wanted["coco"].job)
+    recorded = [record["protocol"] for record in read_results(folder)]
+    assert "places205-adapted" in recorded
+    assert "places205" not in recorded
+    assert measure_all(list(wanted.values()), store, QUIET) == []
+    assert [record["protocol"] for record in read_results(folder)] == recorded
+
+
+def test_only_what_was_asked_counts(wanted: dict[str, Measurement], tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    measurement = wanted["voc07"]
+    path = run_folder(store, measurement.job) / "reproduction" / "voc07.json"
+    path.parent.mkdir()
+    content = {"inputs": dict(measurement.inputs), "metrics": {"voc07_map": 81.5}}
+    path.write_text(json.dumps(content))
+    assert read_measurement(measurement, store) == {"voc07_map": 81.5}
+    other = measurement._replace(inputs={**measurement.inputs, "data": "/data/voc"})
+    assert read_measurement(other, store) is None
+    path.write_text(json.dumps(content)[:-9])
+    assert read_measurement(measurement, store) is None
+
+
+def test_a_protocol_that_cannot_be_run_is_told_and_the_others_go_on(
+    wanted: dict[str, Measurement], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(one: Measurement, *_: object) -> dict[str, float]:
+        if one.protocol == "voc07":
+            return {"voc07_map": 1.0}
+        raise InputError("there are no scenes.")
+
+    monkeypatch.setattr(module, "measure", measure)
+    failures = measure_all(list(wanted.values()), tmp_path / "store", QUIET)
+    assert len(failures) == 2
+    assert failures[0].startswith("coco of imsvd")
+    assert failures[0].endswith("there are no scenes.")
+    assert read_measurement(wanted["voc07"], tmp_path / "store") == {"voc07_map": 1.0}
+    unfinished = wanted["voc07"]._replace(protocol="coco")
+    (run_folder(tmp_path / "store", unfinished.job) / "outcome.json").unlink()
+    assert measure_all([unfinished], tmp_path / "store", QUIET) == []
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +362,7 @@ def test_a_killed_reproduction_goes_on_without_repeating_or_losing_a_run(
     server: GridServer, tmp_path: Path
 ) -> None:
     data, store, said = small.write_data(tmp_path / "data"), tmp_path / "store", tmp_path / "said"
-    command = ["reproduce", "loss-terms", "--data", str(data), "--out", str(store)]
+    command = ["reproduce", "run", "loss-terms", "--data", str(data), "--out", str(store)]
     command += ["--epochs", "4", "--seeds", "1"]
     command += [part for setting in tiny_settings() for part in ("--set", setting)]
 
