@@ -1,9 +1,10 @@
-"""`imsvd demo`: the whole idea on built-in images, in minutes on a CPU."""
+"""`imsvd demo`: train, evaluate and explain on built-in images, in minutes on a CPU."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from imsvd.encoder import Encoder, load, untrained_encoder
 from imsvd.evaluation import FeatureSplits, KNNSettings, chance, encode_splits, knn_attributes
 from imsvd.evaluation.results import append_result
 from imsvd.explanations import explain, report_path
-from imsvd.explanations.galleries import TellingUnit, choose_units
+from imsvd.explanations.galleries import ShownUnit, choose_units
 from imsvd.explanations.subject import unit_starts
 from imsvd.figures import draw_demo
 from imsvd.information import codes
@@ -30,22 +31,20 @@ GALLERY_UNITS = 5
 GALLERY_IMAGES = 16
 NEIGHBORS = 20
 EXPLAINED = "shapes:512"
-"""The images of the report: few, so that it is there in seconds."""
+"""The images of the report: few, so that it takes seconds."""
 
 
 def run_demo(out: Path, console: Console, settings: list[str]) -> None:
-    """Train on `shapes`, compare with the untrained encoder and with chance, draw and explain."""
+    """Train on `shapes`, compare with chance and the untrained encoder, draw, and explain."""
     config = override(recipe("shapes"), settings)
+    data, run = config.data.source, RunFolder(out)
+    images = len(open_source(data))
     console.print(
-        f"Training IMSVD on {len(open_source(config.data.source)):,} drawn images; nobody tells it "
-        "what a shape, a texture or a color is.",
-        highlight=False,
+        f"Training IMSVD on {images:,} drawn images, without any labels.", highlight=False
     )
-    run = RunFolder(out)
     train(config, run, console)
     if rank() != 0:
         return
-    data = config.data.source
     untrained = attribute_accuracies(encode_splits(untrained_encoder(config), data, console))
     encoder = load(out)
     split = encode_splits(encoder, data, console)
@@ -56,23 +55,45 @@ def run_demo(out: Path, console: Console, settings: list[str]) -> None:
         "trained": trained,
     }
     console.print(accuracy_table(accuracies))
-    append_result(
-        out,
-        "knn",
-        {f"knn_20/{name}": value for name, value in trained.items()},
-        data=data,
-        details=accuracies,
-    )
+    metrics = {f"knn_20/{name}": value for name, value in trained.items()}
+    append_result(out, "knn", metrics, data=data, details=accuracies)
     galleries = unit_galleries(encoder, open_source(data, "test"))
     picture = draw_demo(run.metrics(), accuracies, galleries, out / "demo.png")
-    console.print(f"What do its variables see? Looking at {EXPLAINED}.", highlight=False)
-    explain(out, EXPLAINED, console=console)
+    with console.status(f"explaining the encoder on {EXPLAINED}"):
+        summary = explain(out, EXPLAINED)
+    for sentence in conclusions(accuracies, summary):
+        console.print(sentence, highlight=False, soft_wrap=True)
     console.print(
-        f"Picture: {picture}   Report: {report_path(out)}   Encoder: {run.encoder_weights}",
+        f"Open {report_path(out)} in a browser to see what each variable responds to; "
+        f"{picture} sums up the training.",
         highlight=False,
         soft_wrap=True,
     )
     console.print("Next: imsvd pretrain YOUR_FOLDER --out runs/mine", highlight=False)
+
+
+def conclusions(
+    accuracies: Mapping[str, Mapping[str, float]], summary: Mapping[str, Any]
+) -> list[str]:
+    """Return what the demo has shown, one sentence per finding."""
+    chance_level, untrained, trained = (
+        float(np.mean(list(accuracies[series].values())))
+        for series in ("chance", "untrained", "trained")
+    )
+    parts, units = summary["parts"], summary["units"]
+    decided, meaning = parts["discreteness"]["share_above_0.9"], parts["meaning"]
+    names = ", ".join(name.replace("_", " ") for name in meaning["recovered"])
+    return [
+        f"Without labels, the encoder learned features from which the {NEIGHBORS} most similar "
+        f"images predict an attribute correctly in {trained:.0f} % of cases (untrained: "
+        f"{untrained:.0f} %, chance: {chance_level:.0f} %).",
+        f"It describes every image by a code of {len(units)} variables; each takes one of "
+        f"{max(units)} units, and {decided:.0%} of these choices are decided "
+        "(probability above 0.9).",
+        f"Single variables recover {meaning['attributes_recovered']} of "
+        f"{meaning['attributes_known']} attributes of the images"
+        + (f": {names}." if names else "."),
+    ]
 
 
 def attribute_accuracies(split: FeatureSplits) -> dict[str, float]:
@@ -82,7 +103,7 @@ def attribute_accuracies(split: FeatureSplits) -> dict[str, float]:
 
 
 def accuracy_table(accuracies: Mapping[str, Mapping[str, float]]) -> Table:
-    """Return the table of accuracies, an attribute a row."""
+    """Return the accuracies as a table with one row per attribute."""
     table = Table("attribute", title=f"kNN-{NEIGHBORS} accuracy on test images, %")
     for series in accuracies:
         table.add_column(series, justify="right")
@@ -92,7 +113,7 @@ def accuracy_table(accuracies: Mapping[str, Mapping[str, float]]) -> Table:
 
 
 def unit_galleries(encoder: Encoder, source: ImageSource) -> dict[str, list[np.ndarray]]:
-    """Return the images that excite some units most: decided ones that do not repeat each other."""
+    """Return the best images of the most confident units that do not repeat each other."""
     images = torch.stack([source.read(index) for index in range(min(len(source), 2000))])
     with torch.inference_mode():
         probabilities = torch.cat(
@@ -107,8 +128,8 @@ def unit_galleries(encoder: Encoder, source: ImageSource) -> dict[str, list[np.n
     }
 
 
-def _units(probabilities: Tensor, units: tuple[int, ...]) -> Iterator[TellingUnit]:
-    """Every unit that some of the images take, with its best images."""
+def _units(probabilities: Tensor, units: tuple[int, ...]) -> Iterator[ShownUnit]:
+    """Yield every unit that any image takes, with its best images."""
     scores, images = (found.T.tolist() for found in probabilities.topk(GALLERY_IMAGES, dim=0))
     taken = codes(probabilities, units)
     for variable, (start, count) in enumerate(zip(unit_starts(units), units, strict=True)):
@@ -117,4 +138,4 @@ def _units(probabilities: Tensor, units: tuple[int, ...]) -> Iterator[TellingUni
             top = [{"index": index, "score": score} for index, score in best]
             taking = int((taken[:, variable] == unit).sum())
             if taking:
-                yield TellingUnit(variable, unit, taking, top)
+                yield ShownUnit(variable, unit, taking, top)

@@ -1,4 +1,4 @@
-"""Pictures of runs: loss terms against their bounds, what the demo found, methods side by side."""
+"""Figures of runs: loss terms with their bounds, the page of the demo, methods side by side."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BOUND_STYLES = {
 }
 CURVE = "#1f5fa8"
 BARS = {"chance": "#d0d0d0", "untrained": "#9db8d6", "trained": CURVE}
-# Okabe and Ito's colors, which color-blind people can tell apart; yellow is too pale for a line.
+# Okabe and Ito's color-blind safe palette without yellow, which is too pale for lines.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 LINES = ("-", "--", ":")
 STYLE: dict[Any, Any] = {
@@ -42,17 +42,24 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def draw_training(records: Sequence[Mapping[str, Any]], path: Path) -> Path:
-    """Draw the loss and its terms over the epochs, each beside its bounds."""
-    terms = _terms(records)
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(3.1 * len(terms), 2.8), layout="constrained")
-        axes = figure.subplots(1, len(terms), squeeze=False)[0]
-        _draw_terms(axes, terms, records)
-        figure.savefig(path, dpi=150)
+def save_figure(figure: Figure, path: Path, dpi: int = 150) -> Path:
+    """Write a figure as PNG, complete or not at all, and return its path."""
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=dpi)
+    write_atomically(path, content.getvalue())
     return path
 
 
+@mpl.rc_context(STYLE)
+def draw_training(records: Sequence[Mapping[str, Any]], path: Path) -> Path:
+    """Draw the loss and its terms over the epochs, each with its bounds."""
+    terms = _terms(records)
+    figure = Figure(figsize=(3.1 * len(terms), 2.8), layout="constrained")
+    _draw_terms(figure.subplots(1, len(terms), squeeze=False)[0], terms, records)
+    return save_figure(figure, path)
+
+
+@mpl.rc_context(STYLE)
 def draw_demo(
     records: Sequence[Mapping[str, Any]],
     accuracies: Mapping[str, Mapping[str, float]],
@@ -65,21 +72,20 @@ def draw_demo(
     maps a unit's title to its images, (height, width, 3) each.
     """
     terms = _terms(records)
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(11, 8), layout="constrained")
-        parts: Any = figure.subfigures(3, 1, height_ratios=(2.6, 2.4, 0.55 * len(galleries)))
-        top, middle, bottom = parts
-        _draw_terms(top.subplots(1, len(terms), squeeze=False)[0], terms, records)
-        _draw_accuracies(middle.subplots(), accuracies)
-        _draw_galleries(bottom, galleries)
-        figure.savefig(path, dpi=150)
-    return path
+    figure = Figure(figsize=(11, 8), layout="constrained")
+    parts: Any = figure.subfigures(3, 1, height_ratios=(2.6, 2.4, 0.55 * len(galleries)))
+    top, middle, bottom = parts
+    _draw_terms(top.subplots(1, len(terms), squeeze=False)[0], terms, records)
+    _draw_accuracies(middle.subplots(), accuracies)
+    _draw_galleries(bottom, galleries)
+    return save_figure(figure, path)
 
 
+@mpl.rc_context(STYLE)
 def draw_comparison(
     curves: Mapping[str, Sequence[Sequence[tuple[int, float, float]]]], path: Path
 ) -> Path:
-    """Draw accuracy over epochs and over seconds: a line per method, a band for its seeds.
+    """Draw accuracy over epochs and over time: a line per method, with a band over its seeds.
 
     `curves` maps a method to its runs, each a list of (epoch, seconds, accuracy in percent).
     """
@@ -89,35 +95,31 @@ def draw_comparison(
         for number, method in enumerate(curves)
     }
     unit, seconds = _time_unit(max(points[-1].seconds for points in means.values()))
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(9.5, 3.4), layout="constrained")
-        by_epoch, by_time = figure.subplots(1, 2, sharey=True)
-        # The legend lists the methods as their lines end, from top to bottom.
-        for method in sorted(means, key=lambda method: -means[method][-1].accuracy):
-            points, look = means[method], looks[method]
-            _draw_curve(by_epoch, [point.epoch for point in points], points, look, method)
-            times = [point.seconds / seconds for point in points]
-            _draw_curve(by_time, times, points, look, method)
-        by_epoch.xaxis.set_major_locator(MaxNLocator(integer=True))
-        by_epoch.set(xlabel="epoch", ylabel="online kNN-20 accuracy, %", xlim=(0, None))
-        by_time.set(xlabel=f"training time, {unit}", xlim=(0, None))
-        handles, labels = by_epoch.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside right center", frameon=False)
-        picture = io.BytesIO()
-        figure.savefig(picture, format="png", dpi=200)
-    write_atomically(path, picture.getvalue())
-    return path
+    figure = Figure(figsize=(9.5, 3.4), layout="constrained")
+    by_epoch, by_time = figure.subplots(1, 2, sharey=True)
+    # The legend lists the methods in the order in which their lines end, from top to bottom.
+    for method in sorted(means, key=lambda method: -means[method][-1].accuracy):
+        points, look = means[method], looks[method]
+        _draw_curve(by_epoch, [point.epoch for point in points], points, look, method)
+        times = [point.seconds / seconds for point in points]
+        _draw_curve(by_time, times, points, look, method)
+    by_epoch.xaxis.set_major_locator(MaxNLocator(integer=True))
+    by_epoch.set(xlabel="epoch", ylabel="online kNN-20 accuracy, %", xlim=(0, None))
+    by_time.set(xlabel=f"training time, {unit}", xlim=(0, None))
+    handles, labels = by_epoch.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center", frameon=False)
+    return save_figure(figure, path, dpi=200)
 
 
 def _time_unit(longest: float) -> tuple[str, int]:
-    """Return a unit in which `longest` seconds are a handy number, and its seconds."""
+    """Choose a readable unit for `longest` seconds; return its name and length in seconds."""
     if longest >= 2 * 3600:
         return "hours", 3600
     return ("minutes", 60) if longest >= 2 * 60 else ("seconds", 1)
 
 
 class _MeanPoint(NamedTuple):
-    """The runs of a method at one epoch."""
+    """The mean over the runs of a method at one epoch."""
 
     epoch: int
     seconds: float
@@ -126,7 +128,7 @@ class _MeanPoint(NamedTuple):
 
 
 def _mean_curve(runs: Sequence[Sequence[tuple[int, float, float]]]) -> list[_MeanPoint]:
-    """Average the runs at every epoch that any of them has."""
+    """Average the runs at every epoch that any of them recorded."""
     points = sorted(point for run in runs for point in run)
     curve = []
     for epoch, same_epoch in itertools.groupby(points, key=lambda point: point[0]):
@@ -144,28 +146,17 @@ def _draw_curve(
     label: str,
 ) -> None:
     color, line = look
-    axis.plot(
-        places,
-        [point.accuracy for point in points],
-        line,
-        color=color,
-        label=label,
-        marker="o" if len(points) < 30 else None,
-        markersize=3,
-    )
-    axis.fill_between(
-        places,
-        [point.accuracy - point.deviation for point in points],
-        [point.accuracy + point.deviation for point in points],
-        color=color,
-        alpha=0.15,
-        linewidth=0,
-    )
+    marker = "o" if len(points) < 30 else None
+    accuracies = [point.accuracy for point in points]
+    axis.plot(places, accuracies, line, color=color, label=label, marker=marker, markersize=3)
+    low = [point.accuracy - point.deviation for point in points]
+    high = [point.accuracy + point.deviation for point in points]
+    axis.fill_between(places, low, high, color=color, alpha=0.15, linewidth=0)
     axis.grid(visible=True, axis="y", color="#e5e5e5", linewidth=0.8)
 
 
 def _terms(records: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
-    """Every term over the epochs; a method that changes its loss on the way has not all at all times."""
+    """Return every term over the epochs, NaN where a method did not use it."""
     names = dict.fromkeys(name for record in records for name in record["terms"])
     return {
         "loss": [record["loss"] for record in records],
@@ -179,17 +170,10 @@ def _draw_terms(
     epochs = [record["epoch"] for record in records]
     bounds = records[0].get("bounds", {})
     for axis, (name, values) in zip(axes, terms.items(), strict=True):
-        _draw_bounds(
-            axis,
-            {
-                bound: row["total" if name == "loss" else name]
-                for bound, row in bounds.items()
-                if name == "loss" or name in row
-            },
-        )
-        axis.plot(
-            epochs, values, color=CURVE, marker="o" if len(epochs) < 30 else None, markersize=3
-        )
+        key = "total" if name == "loss" else name
+        _draw_bounds(axis, {bound: row[key] for bound, row in bounds.items() if key in row})
+        marker = "o" if len(epochs) < 30 else None
+        axis.plot(epochs, values, color=CURVE, marker=marker, markersize=3)
         axis.set_title(TERM_TITLES.get(name, name.replace("_", " ")))
         axis.set_xlabel("epoch")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -197,7 +181,7 @@ def _draw_terms(
 
 
 def _draw_bounds(axis: Axes, levels: Mapping[str, float]) -> None:
-    """Draw a line for each level; bounds that coincide share a line and a label."""
+    """Draw a line for each level; coinciding bounds share a line and a label."""
     names: dict[float, list[str]] = {}
     for bound, level in levels.items():
         names.setdefault(round(level, 6), []).append(bound)
@@ -221,13 +205,8 @@ def _draw_accuracies(axis: Axes, accuracies: Mapping[str, Mapping[str, float]]) 
     width = 0.8 / len(accuracies)
     for place, (series, values) in enumerate(accuracies.items()):
         positions = [number + (place - 1) * width for number in range(len(attributes))]
-        bars = axis.bar(
-            positions,
-            [values[name] for name in attributes],
-            width * 0.94,
-            label=series,
-            color=BARS[series],
-        )
+        heights = [values[name] for name in attributes]
+        bars = axis.bar(positions, heights, width * 0.94, label=series, color=BARS[series])
         axis.bar_label(bars, fmt="%.0f", fontsize=7, padding=1)
     axis.set_xticks(range(len(attributes)), [name.replace("_", " ") for name in attributes])
     axis.set_ylabel("kNN-20 accuracy, %")

@@ -8,10 +8,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from imsvd.datasets import ImageSource, ShapesSource
+from imsvd.datasets import ImageSource, ShapesSource, UnreadableImage
 from imsvd.encoder import Encoder, EncoderDescription
-from imsvd.explanations.encodings import Encodings
-from imsvd.explanations.subject import Subject
+from imsvd.explanations.encodings import Encodings, EncodingsCollector
+from imsvd.explanations.subject import Progress, Subject, read_images
 from imsvd.networks import BackboneSettings
 from imsvd.pretrained import Backbone
 from imsvd.views import cifar_views
@@ -27,6 +27,26 @@ def subject(folder: Path, source: ImageSource | None = None) -> Subject:
     return Subject(
         made, source or ShapesSource("train", count=20), cifar_views(), 0, folder, "some key"
     )
+
+
+class WithGaps(ShapesSource):
+    """Some pictures cannot be read."""
+
+    gaps = frozenset({0, 1, 2, 3, 9})
+
+    def read(self, index: int) -> Tensor:
+        if index in self.gaps:
+            raise UnreadableImage(self.identity(index), "truncated")
+        return super().read(index)
+
+    def read_many(self, indices: object) -> list[Tensor]:
+        return [self.read(index) for index in indices]  # type: ignore[attr-defined]
+
+
+def encode(explained: Subject, progress: Progress | None = None) -> Encodings:
+    """The encodings of a subject, without any other part."""
+    found: Encodings = read_images(explained, [EncodingsCollector], progress)[EncodingsCollector]
+    return found
 
 
 def encodings(

@@ -1,25 +1,28 @@
+import io
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
 
-from imsvd.datasets import ShapesSource, UnreadableImage, open_source
-from imsvd.errors import InputError
 from imsvd.explanations import encodings
-from imsvd.explanations.encodings import encode
+from imsvd.explanations import subject as subjects
+from imsvd.explanations.encodings import Pictures, TopImages
+from imsvd.explanations.subject import Subject
 from imsvd.information import max_probabilities
-from tests.explanations.made_up import UNITS, subject
+from tests.explanations.made_up import UNITS, WithGaps, encode, subject
 from tests.oracles import explanations as oracle
-from tests.test_api import write_images
 
 
 @pytest.mark.parametrize("chunk", [7, 64])
 def test_one_pass_gives_what_all_of_q_would(
     chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(encodings, "_CHUNK", chunk)
-    monkeypatch.setattr(encodings, "FEATURE_IMAGES", 6)
+    monkeypatch.setattr(subjects, "BATCH", chunk)
+    monkeypatch.setattr(encodings, "SAMPLE_IMAGES", 6)
     explained = subject(tmp_path)
     found = encode(explained)
     images = torch.stack([explained.source.read(index) for index in range(20)])
@@ -37,34 +40,12 @@ def test_one_pass_gives_what_all_of_q_would(
     np.testing.assert_allclose(found.features, features[found.feature_rows], rtol=2e-3, atol=1e-3)
 
 
-class WithGaps(ShapesSource):
-    """Some pictures cannot be read."""
-
-    gaps = frozenset({0, 1, 2, 3, 9})
-
-    def read(self, index: int) -> torch.Tensor:
-        if index in self.gaps:
-            raise UnreadableImage(self.identity(index), "truncated")
-        return super().read(index)
-
-    def read_many(self, indices: object) -> list[torch.Tensor]:
-        return [self.read(index) for index in indices]  # type: ignore[attr-defined]
-
-
 def test_unreadable_images_have_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encodings, "_CHUNK", 4)  # nothing in the first chunk can be read
+    monkeypatch.setattr(subjects, "BATCH", 4)  # nothing in the first batch can be read
     found = encode(subject(tmp_path, WithGaps("train", count=12)))
     assert found.images.tolist() == [4, 5, 6, 7, 8, 10, 11]
     assert set(found.top_images[0].tolist()) == {4, 5, 6, 7, 8, 10, 11, -1}
     assert len(found.codes) == len(found.features) == 7
-
-
-def test_nothing_readable_is_one_sentence(tmp_path: Path) -> None:
-    data = write_images(tmp_path / "data", 3)
-    for path in data.iterdir():
-        path.write_bytes(b"")
-    with pytest.raises(InputError, match="none of the 3 images"):
-        encode(subject(tmp_path / "out", open_source(data)))
 
 
 def test_a_pass_is_not_repeated_unless_encoder_or_data_change(tmp_path: Path) -> None:
@@ -79,3 +60,71 @@ def test_a_pass_is_not_repeated_unless_encoder_or_data_change(tmp_path: Path) ->
     assert told == [0, 20]
     (tmp_path / encodings.FILE_NAME).write_bytes(b"damaged")
     assert len(encode(explained).images) == 20
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 30), st.integers(1, 4), st.integers(1, 6), st.integers(1, 9), st.data())
+def test_a_stream_gives_what_sorting_everything_gives_ties_included(
+    images: int, width: int, count: int, batch: int, data: st.DataObject
+) -> None:
+    # Few distinct values, so that ties are everywhere.
+    values = st.sampled_from([0.0, 1e-30, 0.25, 0.5, 1.0])
+    rows = st.lists(values, min_size=width, max_size=width)
+    q = np.array(data.draw(st.lists(rows, min_size=images, max_size=images)))
+    top = TopImages(width, count)
+    for start in range(0, images, batch):
+        part = torch.from_numpy(q[start : start + batch])
+        top.add(part, torch.arange(start, start + len(part)))
+    found = top.best()
+    expected = oracle.top_images(q.astype(np.float32).astype(np.float64), count)
+    for unit in range(width):
+        kept = min(images, count)
+        assert found.images[unit, :kept].tolist() == expected[unit]
+        assert found.images[unit, kept:].tolist() == [-1] * (count - kept)
+        scores = q[expected[unit], unit].astype(np.float32)
+        np.testing.assert_array_equal(found.scores[unit, :kept], scores)
+
+
+def test_the_order_in_which_images_come_does_not_matter() -> None:
+    q = torch.rand(50, 3).mul(4).round() / 4
+    forwards, backwards = TopImages(3, 7), TopImages(3, 7)
+    forwards.add(q, torch.arange(50))
+    for index in range(49, -1, -1):
+        backwards.add(q[index : index + 1], torch.tensor([index]))
+    assert torch.equal(forwards.best().images, backwards.best().images)
+
+
+@pytest.mark.parametrize("side", [32, 200])
+def test_pictures_are_kept_without_being_read_again(side: int, tmp_path: Path) -> None:
+    crop = torch.arange(side, dtype=torch.uint8).expand(3, side, side)
+    content = encodings.encode_picture(crop)
+    picture = Image.open(io.BytesIO(content))
+    assert picture.width == min(side, encodings.PICTURE_SIDE)
+    assert picture.format == ("PNG" if side == 32 else "JPEG")
+    if side == 32:
+        np.testing.assert_array_equal(np.array(picture), crop.permute(1, 2, 0))
+
+
+def test_kept_pictures_are_the_images_and_others_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subjects, "BATCH", 7)
+    monkeypatch.setattr(encodings, "SAMPLE_IMAGES", 2)
+    monkeypatch.setattr(encodings, "GALLERY_IMAGES", 1)
+    explained = subject(tmp_path)
+    found = encode(explained)
+    kept = {*found.top_images.flatten().tolist(), *found.feature_rows.tolist()}
+    assert len(kept) < 20
+    expected = [explained.crop(index) for index in range(20)]
+    read: list[int] = []
+
+    def crop(_: Subject, index: int) -> torch.Tensor:
+        read.append(index)
+        return expected[index]
+
+    monkeypatch.setattr(Subject, "crop", crop)
+    pictures = Pictures(explained)
+    for index in range(20):
+        assert torch.equal(pictures.crop(index), expected[index])
+        assert pictures.thumbnail(index).size == (48, 48)
+    assert set(read) == set(range(20)) - kept

@@ -51,7 +51,7 @@ def test_a_map_unrelated_to_the_unit_is_not_called_faithful(
     monkeypatch.setattr("imsvd.explanations.faithfulness.grad_cam", blobs)
     record = summarize_falls(measure_falls(red_finder(), red_squares(200), "mean"))
     assert abs(record["difference"]) < 0.1
-    assert record["verdict"] == "not told apart"
+    assert record["verdict"] == "no significant difference"
 
 
 def test_images_without_evidence_are_left_out_and_counted() -> None:

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 
 from imsvd.encoder import Encoder, EncoderDescription
 from imsvd.errors import InputError
-from imsvd.explanations.grad_cam import Target, grad_cam
+from imsvd.explanations.encodings import Encodings
+from imsvd.explanations.grad_cam import Target, grad_cam, most_confident_units
 from imsvd.networks import BackboneSettings
 from tests.export.networks import encoder
 from tests.oracles import explanations as oracle
@@ -128,3 +129,35 @@ def test_maps_of_the_surest_units_are_as_exact_as_others() -> None:
     exact = grad_cam(made, images, places)
     found = grad_cam(made.float(), images.float(), places)
     np.testing.assert_allclose(found, exact, rtol=0, atol=1e-3)
+
+
+SMALL = (2, 3, 2)
+
+
+def seven_units(scores: list[float], images: list[list[int]]) -> Encodings:
+    """Seven units, each with the same score for all of its best images."""
+    found: dict[str, Any] = dict.fromkeys(Encodings._fields, np.zeros(0))
+    found["top_scores"] = np.array(scores, dtype=np.float32)[:, None].repeat(2, axis=1)
+    found["top_images"] = np.array(images)
+    return Encodings(**found)
+
+
+def test_the_surest_unit_of_each_variable_surest_first() -> None:
+    apart = [[2 * place, 2 * place + 1] for place in range(7)]
+    found = most_confident_units(seven_units([0.1, 0.5, 0.2, 0.9, 0.3, 0.7, 0.6], apart), SMALL, 3)
+    assert found == [(1, 1, 3), (2, 0, 5), (0, 1, 1)]
+    assert most_confident_units(seven_units([0.5] * 7, apart), SMALL, 2) == [(0, 0, 0), (1, 0, 2)]
+
+
+def test_a_unit_that_shows_images_again_gives_way_to_another_of_its_variable() -> None:
+    scores = [0.9, 0.1, 0.8, 0.2, 0.1, 0.7, 0.1]
+    images = [[0, 1], [9, 9], [1, 2], [3, 4], [9, 9], [5, -1], [9, 9]]
+    found = most_confident_units(seven_units(scores, images), SMALL, 3)
+    assert found == [(0, 0, 0), (2, 0, 5), (1, 1, 3)]
+
+
+def test_where_all_show_the_same_images_they_are_shown_nevertheless() -> None:
+    found = most_confident_units(
+        seven_units([0.9, 0.1, 0.8, 0.2, 0.1, 0.7, 0.1], [[0, 1]] * 7), SMALL, 3
+    )
+    assert found == [(0, 0, 0), (1, 0, 2), (2, 0, 5)]

@@ -1,5 +1,4 @@
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from imsvd.datasets import ShapesSource
 from imsvd.explanations.joint import (
     JointMatrix,
     deviations,
@@ -16,11 +14,7 @@ from imsvd.explanations.joint import (
     mutual_information,
     theorem_properties,
 )
-from imsvd.explanations.pairs import view_pairs
-from imsvd.explanations.part_making import measure_joint
-from imsvd.explanations.subject import view_probabilities
-from imsvd.views import batch_views
-from tests.explanations.made_up import UNITS, softmax_rows, subject
+from tests.explanations.made_up import softmax_rows
 from tests.oracles import explanations as oracle
 
 
@@ -141,27 +135,3 @@ def test_where_noise_could_hide_anything_nothing_is_said() -> None:
     joint = add_up(q, q, (80,) * 4, 100, 16)
     rows = theorem_properties(joint, mutual_information(joint), deviations(joint))
     assert rows[4].verdict == "too few images"
-
-
-def test_pairs_are_those_of_training_in_batches_of_any_size(tmp_path: Path) -> None:
-    explained = subject(tmp_path, ShapesSource("train", count=7))
-    images = torch.stack([explained.source.read(index) for index in range(7)])
-    expected = batch_views(images, explained.views, seed=0, epoch=0, indices=np.arange(7))
-    for batch_size in (3, 7):
-        batches = list(view_pairs(explained, batch_size=batch_size))
-        assert [index for batch in batches for index in batch.indices] == list(range(7))
-        firsts, seconds = zip(*(batch[:2] for batch in batches), strict=True)
-        for made, wanted in zip((firsts, seconds), expected, strict=True):
-            torch.testing.assert_close(torch.cat(made), wanted, rtol=0, atol=1e-5)
-
-
-def test_the_joint_matrix_of_a_dataset_equals_the_dense_one(tmp_path: Path) -> None:
-    explained = subject(tmp_path)
-    told: list[tuple[int, int]] = []
-    with torch.no_grad():
-        joint = measure_joint(explained, lambda done, total: told.append((done, total)))
-        (pairs,) = view_pairs(explained, batch_size=20)
-        q1, q2 = (view_probabilities(explained.encoder, view).double() for view in pairs[:2])
-    dense = q1.T @ q2 / 20
-    np.testing.assert_allclose(joint.rows(0, sum(UNITS)), dense, rtol=0, atol=1e-7)
-    assert told[-1] == (20, 20)

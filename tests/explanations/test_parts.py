@@ -2,6 +2,8 @@
 
 import json
 import shutil
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,10 @@ from PIL import Image
 from rich.console import Console
 
 import imsvd
-from imsvd.datasets import open_source
+from imsvd.datasets import ShapesSource, open_source
+from imsvd.datasets.decoding import decode_image
 from imsvd.errors import Interrupted
-from imsvd.explanations import explain
-from imsvd.explanations import part_making as parts
-from imsvd.explanations import parts as run_parts
+from imsvd.explanations import explain, faithfulness, subject
 from imsvd.explanations.parts import PARTS
 from tests.test_api import write_images
 from tests.training.tiny import CommandLine
@@ -27,7 +28,7 @@ def explained(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with all parts of its explanation; copy it before changing anything in it."""
     run = Path(shutil.copytree(trained, tmp_path_factory.mktemp("explained") / "run"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "FAITHFULNESS_IMAGES", 40)
+        patch.setattr(faithfulness, "IMAGES", 40)
         explain(run, "shapes:128")
     return run
 
@@ -46,6 +47,7 @@ def test_everything_is_written(explained: Path) -> None:
         "meaning.png",
         "galleries",
         "encodings.safetensors",
+        "pictures.safetensors",
     }
     assert {path.name for path in folder.iterdir()} == expected
     assert {path.name for path in (folder / "galleries").iterdir()} == {
@@ -90,8 +92,8 @@ def test_finished_parts_are_not_repeated(
     (run / "explanations" / "retrieval.json").unlink()
     before = {path: path.stat().st_mtime_ns for path in (run / "explanations").glob("*.png")}
     assert command(["explain", str(run), "shapes:128"]) == 0
-    assert command.out.count("already there") == len(PARTS) - 1
-    assert "What the theorem promises" in command.out
+    assert command.out.count("already finished") == len(PARTS) - 1
+    assert "Theorem properties: predicted vs. measured" in command.out
     assert (run / "explanations" / "retrieval.json").exists()
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
@@ -125,7 +127,9 @@ def test_an_interruption_keeps_what_is_done(
         made.append(name)
         return {}
 
-    monkeypatch.setattr(run_parts, "_make", note)
+    for name in ("embeddings", "discreteness"):
+        noted = PARTS[name]._replace(make=partial(note, name), tiles=lambda _: [])
+        monkeypatch.setitem(PARTS, name, noted)
     explain(run, "shapes:32", only=["embeddings", "discreteness"])
     assert made == ["discreteness"]
 
@@ -143,7 +147,62 @@ def test_images_without_labels_have_all_but_meaning(trained: Path, tmp_path: Pat
 
 def test_refusals(command: CommandLine, trained: Path, tmp_path: Path) -> None:
     base = ["explain", str(trained), "shapes:32"]
-    command.refuses([*base, "--only", "joint,galeries"], "'galeries' is no part", "galleries")
+    command.refuses([*base, "--only", "joint,galeries"], "'galeries' is not a part", "galleries")
     command.refuses([*base, "--split", "val"], "choose train or test")
     command.refuses(["explain", str(tmp_path), "shapes:32"], "is not a run folder")
     command.refuses(["explain", str(trained), str(tmp_path / "none")], "there is no folder")
+
+
+def test_every_image_is_decoded_once(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    data = write_images(tmp_path / "data", 30)
+    (data / "bad.png").write_bytes(b"broken")
+    decoded: list[str] = []
+
+    def count(content: bytes, identity: str) -> torch.Tensor:
+        decoded.append(identity)
+        return decode_image(content, identity)
+
+    monkeypatch.setattr("imsvd.datasets.sources.decode_image", count)
+    explain(run, data)
+    assert len(decoded) == 31
+    assert len(set(decoded)) == 31
+    assert (run / "explanations" / "report.html").exists()
+
+
+def test_a_command_stopped_while_reading_resumes(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    monkeypatch.setattr(subject, "BATCH", 8)
+    monkeypatch.setattr(subject, "SAVE_INTERVAL", 0.0)
+    monkeypatch.setattr(subject, "_SAVE_COST", float("inf"))
+    read: list[int] = []
+    original = ShapesSource.read_many
+
+    def stop(source: ShapesSource, indices: Sequence[int]) -> list[torch.Tensor]:
+        if indices[0] == 24 and 24 not in read:
+            read.extend(indices)
+            raise KeyboardInterrupt
+        read.extend(indices)
+        return original(source, indices)
+
+    monkeypatch.setattr(ShapesSource, "read_many", stop)
+    only = ["joint", "discreteness"]
+    with pytest.raises(Interrupted):
+        explain(run, "shapes:40", only=only)
+    assert (run / "explanations" / "images.partial.npz").exists()
+    read.clear()
+    read.append(24)
+    summary = explain(run, "shapes:40", only=only)
+    assert read[1:] == list(range(24, 40))
+    assert list(summary["parts"]) == only
+    assert not (run / "explanations" / "images.partial.npz").exists()
+
+
+def test_the_help_text_names_every_part(command: CommandLine) -> None:
+    command(["explain", "--help"])
+    for name in PARTS:
+        assert name in command.out

@@ -9,27 +9,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 from torch import Tensor
 
 from imsvd.datasets import ShapesSource, UnreadableImage
-from imsvd.explanations import explain, report_path
-from imsvd.explanations import part_making as parts
-from imsvd.explanations.galleries import common_values, telling_units
-from imsvd.explanations.meaning import Attribute
+from imsvd.explanations import explain, faithfulness, report_path
 from imsvd.explanations.parts import FOLDER, PARTS
 from imsvd.explanations.report import FILE_NAME, report_page, write_report
-from imsvd.explanations.report_html import (
-    LARGEST_FIGURE,
-    Html,
-    element,
-    figure,
-    figure_picture,
-    join,
-    table,
-)
 from imsvd.explanations.subject import Subject
 from tests.explanations import made_up
 
@@ -97,7 +83,7 @@ def subject(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Subject:
     """A small random encoder, explained in full; copy its folder before changing it."""
     run = Path(shutil.copytree(trained, tmp_path_factory.mktemp("report") / "run"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(parts, "FAITHFULNESS_IMAGES", 16)
+        patch.setattr(faithfulness, "IMAGES", 16)
         explain(run, "shapes:64")
     return made_up.subject(run / FOLDER, ShapesSource("train", count=64))
 
@@ -119,17 +105,7 @@ def test_the_command_leaves_a_whole_page(subject: Subject) -> None:
     assert len(content) < 8e6
     bare = re.sub(r"data:image/\w+;base64,[\w+/=]+", "", content)
     assert not re.search(r"url\(|@import|https?:|//\w", bare)
-    for heading in (
-        "five properties",
-        "Two views",
-        "How discrete",
-        "units respond",
-        "evidence",
-        "maps are true",
-        "variables mean",
-        "shared units",
-        "Training",
-    ):
+    for heading in (*(part.title for part in PARTS.values()), "Training"):
         assert heading in page.text
     # Eight figures, the training's among them, and the pictures of galleries and examples.
     figures = [found for found in page.all("figure") if found.get("class") == "plot"]
@@ -150,10 +126,10 @@ def test_every_set_of_parts_gives_a_page(subject: Subject, summary: dict[str, An
     names = tuple(PARTS)
     chosen = [(), *((name,) for name in names), names[:4], names[4:], names[::2], names]
     for some in chosen:
-        page = Page(report_page(subject, only(summary, some)))
+        page = Page(report_page(subject, only(summary, some), PARTS))
         check(page)
         assert [name for name in names if f"how-{name}" in _ids(page)] == list(some)
-    assert "No part has been finished" in report_page(subject, only(summary, ()))
+    assert "No part has been finished" in report_page(subject, only(summary, ()), PARTS)
 
 
 def _ids(page: Page) -> set[str | None]:
@@ -161,7 +137,7 @@ def _ids(page: Page) -> set[str | None]:
 
 
 def test_numbers_are_those_of_the_files(subject: Subject, summary: dict[str, Any]) -> None:
-    page = Page(report_page(subject, summary))
+    page = Page(report_page(subject, summary, PARTS))
     discreteness = json.loads((subject.folder / "discreteness.json").read_text())
     assert f"{100 * discreteness['share_above_0.9']:.1f} %" in page.text
     assert "91.18 %" in page.text
@@ -181,7 +157,7 @@ def test_lost_or_damaged_files_leave_a_section_out(
             (folder / name).unlink()
         else:
             (folder / name).write_bytes(b"\x89PNG damaged")
-    check(Page(report_page(subject._replace(folder=folder), summary)))
+    check(Page(report_page(subject._replace(folder=folder), summary, PARTS)))
 
 
 class Hostile(ShapesSource):
@@ -219,7 +195,7 @@ def test_hostile_names_are_text(subject: Subject, summary: dict[str, Any], tmp_p
         path.write_text(json.dumps(_poison(json.loads(path.read_text()))))
     poisoned = _poison(summary) | {"run": f"/runs/{HOSTILE}", "data": HOSTILE, "split": HOSTILE}
     source = Hostile()
-    text = report_page(subject._replace(folder=folder, source=source), poisoned)
+    text = report_page(subject._replace(folder=folder, source=source), poisoned, PARTS)
     page = Page(text)
     check(page)
     assert "<script" not in text
@@ -235,79 +211,7 @@ def test_undecodable_paths_do_not_stop_the_page(
     path = write_report(
         subject._replace(folder=folder),
         {**summary, "data": b"caf\xe9".decode("utf8", "surrogateescape")},
+        PARTS,
     )
     assert path == folder / FILE_NAME
     check(Page(path.read_text()))
-
-
-def test_text_is_escaped_and_markup_is_not() -> None:
-    assert element("p", "a < b", element("b", '"'), title='"<') == (
-        '<p title="&quot;&lt;">a &lt; b<b>&quot;</b></p>'
-    )
-    assert join(["<", Html("<br>")], ", ") == "&lt;, <br>"
-    assert element("th", class_=None, aria_label="x") == '<th aria-label="x"></th>'
-
-
-def test_a_table_heads_its_rows_and_columns() -> None:
-    page = Page(table("things", ("name", "much"), [("a", "1"), ("b", "2")]))
-    assert [found["scope"] for found in page.all("th")] == ["col", "col", "row", "row"]
-    assert page.all("td") == [{"class": "number"}] * 2
-
-
-def test_large_figures_become_small_ones_and_damaged_ones_nothing(tmp_path: Path) -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (1500, 2000, 3), dtype=np.uint8)
-    Image.fromarray(noise).save(tmp_path / "noise.png")
-    assert (tmp_path / "noise.png").stat().st_size > 10 * LARGEST_FIGURE
-    picture = figure_picture((tmp_path / "noise.png").read_bytes())
-    assert picture.uri.startswith("data:image/jpeg;")
-    assert len(picture.uri) < 2.5 * LARGEST_FIGURE  # noise is the worst there is
-    assert (picture.width, picture.height) == (1280, 960)
-    Image.new("RGB", (300, 150)).save(tmp_path / "plain.png")
-    assert figure_picture((tmp_path / "plain.png").read_bytes()).width == 192
-    (tmp_path / "bad.png").write_bytes(b"no picture")
-    assert figure(tmp_path / "bad.png", "seen") is None
-    assert figure(tmp_path / "none.png", "seen") is None
-
-
-def _listing(units: list[tuple[int, int, int, list[int], float]]) -> dict[str, Any]:
-    return {
-        "variables": [
-            {
-                "variable": variable,
-                "units": [
-                    {
-                        "unit": unit,
-                        "images_taking_it": taking,
-                        "top": [{"index": index, "score": score} for index in images],
-                    }
-                ],
-            }
-            for variable, unit, taking, images, score in units
-        ]
-    }
-
-
-def test_telling_units_are_sure_and_different() -> None:
-    listing = _listing(
-        [
-            (0, 1, 5, [0, 1, 2, 3], 0.9),
-            (0, 2, 5, [4, 5, 6, 7], 0.8),  # the variable has had its turn
-            (1, 3, 5, [2, 3, 8, 9], 0.95),  # the surest
-            (2, 0, 5, [2, 3, 10, 11], 0.7),  # half of it was shown
-            (3, 0, 5, [3, 12, 13, 14], 0.6),  # a quarter may be
-            (4, 0, 0, [20, 21, 22, 23], 0.99),  # no image takes it
-            (5, 0, 5, [], 0.99),
-        ]
-    )
-    chosen = telling_units(listing, 12)
-    assert [(unit.variable, unit.unit) for unit in chosen] == [(1, 3), (0, 2), (3, 0)]
-    assert len(telling_units(listing, 1)) == 1
-
-
-def test_common_values_are_those_beyond_their_share() -> None:
-    values = np.array([0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, -1])
-    attributes = {"kind": Attribute(values, ("rare", "frequent"))}
-    assert common_values(attributes, [0, 1, 3, 2]) == [("kind", "rare", 3)]
-    assert common_values(attributes, [3, 4, 5, 6]) == []  # frequent everywhere
-    assert common_values(attributes, [11]) == []
-    assert common_values({"kind": Attribute(values, ())}, [0, 1]) == [("kind", "0", 2)]

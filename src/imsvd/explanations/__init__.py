@@ -1,8 +1,8 @@
-"""What each variable and unit of a trained encoder sees, measured and drawn."""
+"""What the variables and units of a trained encoder respond to, measured and drawn part by part."""
 
+from imsvd.explanations.encodings import TopImages
 from imsvd.explanations.joint import JointMatrix, mutual_information
 from imsvd.explanations.parts import PARTS, explain, properties_table, report_path
-from imsvd.explanations.top_images import TopImages
 
 __all__ = [
     "PARTS",

@@ -1,49 +1,44 @@
-"""One pass over the images, of which discreteness, galleries, meaning and retrieval make use.
+"""The codes of all images, gathered in the pass that discreteness, galleries, Grad-CAM, meaning and
+retrieval share.
 
-All of q would be images × width floats. What is kept instead: each image's code and how sure it is,
-sums over all images, the best images of every unit, and the features of a sample of images.
+All of q would be images × width floats. Kept instead: each image's code and confidence, sums over
+all images, the best images of every unit, features of a sample, and small pictures of both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
-from torch import Tensor, nn
+from torch import Tensor
 
-from imsvd.datasets import Subset
-from imsvd.encoder import Encoder
-from imsvd.errors import InputError
-from imsvd.evaluation import extract_features
-from imsvd.explanations.partial_pass import PartialPass
-from imsvd.explanations.subject import Progress, Subject, evenly_spaced
-from imsvd.explanations.top_images import TopImages
+from imsvd.explanations.subject import Batch, Collector, State, Subject, evenly_spaced
 from imsvd.files import write_atomically
 from imsvd.information import codes, max_probabilities, soft_discretize
 
 FILE_NAME = "encodings.safetensors"
-PARTIAL_NAME = "encodings.partial.npz"
+PICTURES_NAME = "pictures.safetensors"
 HISTOGRAM_BINS = 100
 THRESHOLDS = (0.9, 0.99)
-"""Above these a sub-vector counts as one-hot in the paper."""
+"""The paper counts a sub-vector as one-hot above these."""
 
 GALLERY_IMAGES = 12
-FEATURE_IMAGES = 20_000
+SAMPLE_IMAGES = 20_000
 """Most images whose features are kept."""
-
-_CHUNK = 1024
-_BATCH = 128
+PICTURE_SIDE = 96
+"""Larger crops are kept as thumbnails of this size."""
 
 
 class Encodings(NamedTuple):
-    """What one pass leaves, for n readable images, M variables and `width` units in all."""
+    """The result for n readable images, M variables and `width` units in total."""
 
     images: NDArray[np.int64]
     """Their positions in the source, (n,)."""
@@ -54,7 +49,7 @@ class Encodings(NamedTuple):
     marginals: NDArray[np.float64]
     """Mean of q, (width,)."""
     histogram: NDArray[np.int64]
-    """How many largest probabilities fall into each of equal bins from 0 to 1."""
+    """Largest probabilities counted in equal bins from 0 to 1."""
     above: NDArray[np.int64]
     """How many exceed each of `THRESHOLDS`, counted before rounding."""
     top_images: NDArray[np.int64]
@@ -67,170 +62,216 @@ class Encodings(NamedTuple):
     """Their backbone features, (rows, num_features)."""
 
 
-def encode(subject: Subject, progress: Progress | None = None) -> Encodings:
-    """Return the encodings of all images, from the file of an earlier pass where there is one."""
-    path = subject.folder / FILE_NAME
-    existing = read_encodings(path, subject.key)
-    if existing is not None:
-        return existing
-    saved = PartialPass(subject.folder / PARTIAL_NAME, subject.key)
-    made = _Pass(subject, saved).run(progress)
-    arrays = {name: np.ascontiguousarray(value) for name, value in made._asdict().items()}
-    write_atomically(path, save(arrays, metadata={"key": subject.key}))
-    saved.remove()
-    return made
-
-
 def read_encodings(path: Path, key: str) -> Encodings | None:
-    """The encodings in a file, unless it is missing, damaged or of other data."""
+    """Return the encodings in a file, or None if it is missing, damaged or has another key."""
+    arrays = _read_arrays(path, key)
+    try:
+        return None if arrays is None else Encodings(**arrays)
+    except TypeError:
+        return None
+
+
+def _read_arrays(path: Path, key: str) -> dict[str, NDArray[Any]] | None:
     try:
         with safe_open(path, "numpy") as file:
             if (file.metadata() or {}).get("key") != key:
                 return None
-        return Encodings(**load_file(path))
-    except (OSError, SafetensorError, TypeError):
+        return load_file(path)
+    except (OSError, SafetensorError):
         return None
 
 
-class _Columns(nn.Module):
-    """Probabilities and features of normalized images, side by side."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        super().__init__()
-        self.encoder = encoder
-
-    def forward(self, images: Tensor) -> Tensor:
-        features = self.encoder.backbone(images)
-        q = soft_discretize(self.encoder.projector(features), self.encoder.description.units)
-        return torch.cat([q, features], 1)
+def _write_arrays(path: Path, key: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+    contiguous = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
+    write_atomically(path, save(contiguous, metadata={"key": key}))
 
 
-class _Pass:
-    """Folds chunk after chunk of images into the encodings, going on from what was `saved`."""
+class EncodingsCollector(Collector):
+    """Encodes whole images batch by batch; returns `Encodings`."""
 
-    def __init__(self, subject: Subject, saved: PartialPass) -> None:
-        self.subject = subject
-        self.saved = saved
-        total, units = len(subject.source), subject.units
-        dtype = np.uint8 if max(units) <= 256 else np.uint16
-        self.codes = np.empty((total, len(units)), dtype=dtype)
-        self.confidence = np.empty((total, len(units)), dtype=np.float32)
-        self.images: list[int] = []
-        self.sums = torch.zeros(sum(units), dtype=torch.float64)
-        self.histogram = torch.zeros(HISTOGRAM_BINS, dtype=torch.float64)
-        self.above = np.zeros(len(THRESHOLDS), dtype=np.int64)
-        self.top = TopImages(sum(units), GALLERY_IMAGES)
-        self.wanted = set(evenly_spaced(total, FEATURE_IMAGES))
-        self.feature_rows: list[int] = []
-        self.features: list[NDArray[np.float16]] = []
+    name = "encodings"
+    writes_file = True
 
-    def run(self, progress: Progress | None) -> Encodings:
-        """Read and encode everything."""
-        before = self._restore()
-        if progress is not None:
-            progress(before, len(self.subject.source))
-        for indices, columns, done in self._chunks(before, progress):
-            if indices:
-                self._fold(indices, columns)
-            self.saved.save_when_due(partial(self._state, done))
-        count = len(self.images)
-        if not count:
-            raise InputError(
-                f"none of the {len(self.subject.source):,} images can be read; give others."
-            )
-        top = self.top.best()
-        return Encodings(
-            np.array(self.images),
-            self.codes[:count],
-            self.confidence[:count],
-            (self.sums / count).numpy(),
-            self.histogram.long().numpy(),
-            self.above,
-            top.images.numpy(),
-            top.scores.numpy(),
-            np.array(self.feature_rows, dtype=np.int64),
-            self._joined_features(),
-        )
-
-    def _joined_features(self) -> NDArray[np.float16]:
-        nothing = np.empty((0, self.subject.encoder.num_features), dtype=np.float16)
-        return np.concatenate([nothing, *self.features])
-
-    def _state(self, done: int) -> dict[str, NDArray[Any]]:
-        count = len(self.images)
-        return {
-            "done": np.array(done),
-            "images": np.array(self.images, dtype=np.int64),
-            "codes": self.codes[:count],
-            "confidence": self.confidence[:count],
-            "sums": self.sums.numpy(),
-            "histogram": self.histogram.numpy(),
-            "above": self.above,
-            "top": self.top.keys.numpy(),
-            "feature_rows": np.array(self.feature_rows, dtype=np.int64),
-            "features": self._joined_features(),
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        width, variables = sum(subject.units), len(subject.units)
+        dtype = np.uint8 if max(subject.units) <= 256 else np.uint16
+        self._top = TopImages(width, GALLERY_IMAGES)
+        self._sample = set(evenly_spaced(len(subject.source), SAMPLE_IMAGES))
+        self._count = 0
+        self._pictures: dict[int, bytes] = {}
+        self.sums = {
+            "marginals": torch.zeros(width, dtype=torch.float64),
+            "histogram": torch.zeros(HISTOGRAM_BINS, dtype=torch.int64),
+            "above": torch.zeros(len(THRESHOLDS), dtype=torch.int64),
+            "top": self._top.keys,
+        }
+        self.rows = {
+            "images": [np.empty(0, dtype=np.int64)],
+            "codes": [np.empty((0, variables), dtype=dtype)],
+            "confidence": [np.empty((0, variables), dtype=np.float32)],
+            "feature_rows": [np.empty(0, dtype=np.int64)],
+            "features": [np.empty((0, subject.encoder.num_features), dtype=np.float16)],
         }
 
-    def _restore(self) -> int:
-        """Take over what was saved, and return how many images it covers."""
-        state = self.saved.read()
-        if state is None:
-            return 0
-        self.images = state["images"].tolist()
-        self.codes[: len(self.images)] = state["codes"]
-        self.confidence[: len(self.images)] = state["confidence"]
-        self.sums = torch.from_numpy(state["sums"])
-        self.histogram = torch.from_numpy(state["histogram"])
-        self.above = state["above"]
-        self.top.restore(torch.from_numpy(state["top"]))
-        self.feature_rows = state["feature_rows"].tolist()
-        self.features = [state["features"]]
-        return int(state["done"])
+    @classmethod
+    def stored(cls, subject: Subject) -> Encodings | None:
+        """Return the encodings of an earlier pass."""
+        return read_encodings(subject.folder / FILE_NAME, subject.key)
 
-    def _chunks(
-        self, first: int, progress: Progress | None
-    ) -> Iterator[tuple[list[int], Tensor, int]]:
-        """Positions, columns and how many images have been met, chunk by chunk from `first` on."""
-        source, described = self.subject.source, self.subject.encoder.description
-        columns = _Columns(self.subject.encoder)
-        for start in range(first, len(source), _CHUNK):
-            chunk = range(start, min(start + _CHUNK, len(source)))
-
-            def tell(done: int, _: int, start: int = start) -> None:
-                if progress is not None:
-                    progress(start + done, len(source))
-
-            try:
-                encoded = extract_features(
-                    columns,
-                    Subset(source, chunk),
-                    size=described.size,
-                    mean=described.mean,
-                    std=described.std,
-                    device=self.subject.device,
-                    batch_size=_BATCH,
-                    progress=tell,
-                )
-            except InputError:  # nothing in this chunk can be read; the others may be well
-                yield [], torch.empty(0), chunk.stop
-                continue
-            bad = {image.index for image in encoded.skipped}
-            kept = [index for place, index in enumerate(chunk) if place not in bad]
-            yield kept, encoded.features, chunk.stop
-
-    def _fold(self, indices: list[int], columns: Tensor) -> None:
-        units = self.subject.units
-        q, features = columns[:, : sum(units)], columns[:, sum(units) :]
-        first = len(self.images)
-        rows = slice(first, first + len(indices))
+    def take(self, batch: Batch) -> None:
+        """Encode a batch."""
+        encoder, units = self.subject.encoder, self.subject.units
+        normalized = encoder.normalize(batch.crops)
+        features = encoder.backbone(normalized.contiguous(memory_format=torch.channels_last))
+        q = soft_discretize(encoder.projector(features), units).float().cpu()
         largest = max_probabilities(q, units)
-        self.codes[rows] = codes(q, units).numpy()
-        self.confidence[rows] = largest.numpy()
-        self.sums += q.double().sum(0)
-        self.histogram += torch.histc(largest, HISTOGRAM_BINS, 0, 1).double()
-        self.above += [int((largest > threshold).sum()) for threshold in THRESHOLDS]
-        self.top.add(q, torch.tensor(indices))
-        places = [place for place, index in enumerate(indices) if index in self.wanted]
-        self.feature_rows += [first + place for place in places]
-        self.features.append(features[places].half().numpy())
-        self.images += indices
+        sampled = [row for row, index in enumerate(batch.indices) if index in self._sample]
+        made = {
+            "images": np.array(batch.indices),
+            "codes": codes(q, units).numpy().astype(self.rows["codes"][0].dtype),
+            "confidence": largest.numpy(),
+            "feature_rows": self._count + np.array(sampled, dtype=np.int64),
+            "features": features[sampled].half().cpu().numpy(),
+        }
+        for name, value in made.items():
+            self.rows[name].append(value)
+        self.sums["marginals"] += q.double().sum(0)
+        self.sums["histogram"] += torch.histc(largest, HISTOGRAM_BINS, 0, 1).long()
+        self.sums["above"] += torch.tensor([int((largest > level).sum()) for level in THRESHOLDS])
+        self._top.add(q, torch.tensor(batch.indices))
+        self._count += len(q)
+        self._keep_pictures(batch)
+
+    def _keep_pictures(self, batch: Batch) -> None:
+        """Keep pictures of the sample and of every unit's best images so far, no others."""
+        kept = self._sample | set(self._top.best().images.flatten().tolist())
+        for index, crop in zip(batch.indices, batch.crops, strict=True):
+            if index in kept:
+                self._pictures[index] = encode_picture(crop)
+        self._pictures = {index: self._pictures[index] for index in self._pictures.keys() & kept}
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return everything gathered so far."""
+        pictures = {f"picture_{name}": value for name, value in _pack(self._pictures).items()}
+        return super().state() | pictures
+
+    def restore(self, state: State) -> None:
+        """Continue from an earlier state."""
+        super().restore(state)
+        self._count = len(state["images"])
+        prefix = "picture_"
+        self._pictures = _unpack(
+            {name.removeprefix(prefix): value for name, value in state.items() if prefix in name}
+        )
+
+    def finish(self) -> Encodings:
+        """Write and return the encodings."""
+        best = self._top.best()
+        made = {name: self.joined(name) for name in self.rows} | {
+            "marginals": (self.sums["marginals"] / self._count).numpy(),
+            "histogram": self.sums["histogram"].numpy(),
+            "above": self.sums["above"].numpy(),
+            "top_images": best.images.numpy(),
+            "top_scores": best.scores.numpy(),
+        }
+        folder, key = self.subject.folder, self.subject.key
+        _write_arrays(folder / PICTURES_NAME, key, _pack(self._pictures))
+        _write_arrays(folder / FILE_NAME, key, made)
+        return Encodings(**made)
+
+
+class Best(NamedTuple):
+    """The best images of every unit, best first; the earlier image wins a tie."""
+
+    images: Tensor
+    """(width, count) int64 positions; -1 where there were too few images."""
+    scores: Tensor
+    """(width, count) float32; 0 where there is no image."""
+
+
+class TopImages:
+    """Keeps the `count` images with the highest probability of each of `width` units.
+
+    A score and a position form one 64-bit key: the bits of a non-negative float32 sort as the float
+    does, and below them the position counts backwards. Keys are unique, so the result does not
+    depend on the order or the batches in which images arrive.
+    """
+
+    _LOW = 2**32 - 1
+
+    def __init__(self, width: int, count: int) -> None:
+        self.keys = torch.full((width, count), -1, dtype=torch.int64)
+
+    def add(self, q: Tensor, images: Tensor) -> None:
+        """Add the probabilities (batch, width) of the images at positions (batch,)."""
+        bits = q.detach().cpu().float().T.contiguous().view(torch.int32).long()
+        keys = (bits << 32) | (self._LOW - images.cpu().long())
+        count = self.keys.shape[1]
+        best = keys.topk(min(count, keys.shape[1]), dim=1).values
+        self.keys.copy_(torch.cat((self.keys, best), 1).topk(count, dim=1).values)
+
+    def best(self) -> Best:
+        """Return the best images so far."""
+        empty = self.keys < 0
+        scores = (self.keys >> 32).int().view(torch.float32)
+        images = self._LOW - (self.keys & self._LOW)
+        return Best(images.masked_fill(empty, -1), scores.masked_fill(empty, 0.0))
+
+
+class Pictures:
+    """Images as the encoder sees them, from the pictures kept in the pass where possible."""
+
+    def __init__(self, subject: Subject) -> None:
+        self._subject = subject
+        self._size = subject.encoder.description.size
+        arrays = _read_arrays(subject.folder / PICTURES_NAME, subject.key)
+        self._kept = {} if arrays is None else _unpack(arrays)
+
+    @property
+    def side(self) -> int:
+        """Side of thumbnails in pixels."""
+        return max(48, min(PICTURE_SIDE, self._size))
+
+    def thumbnail(self, index: int) -> Image.Image:
+        """Return an image at `side` by `side` pixels; raises `UnreadableImage`."""
+        pixels = self._decoded(index) if index in self._kept else self.crop(index)
+        picture = Image.fromarray(pixels.permute(1, 2, 0).numpy())
+        return picture.resize((self.side, self.side), Image.Resampling.LANCZOS)
+
+    def crop(self, index: int) -> Tensor:
+        """Return an image at the encoder's size, uint8; raises `UnreadableImage`."""
+        exact = index in self._kept and self._size <= PICTURE_SIDE
+        return self._decoded(index) if exact else self._subject.crop(index)
+
+    def _decoded(self, index: int) -> Tensor:
+        pixels = np.array(Image.open(io.BytesIO(self._kept[index])))
+        return torch.from_numpy(pixels).permute(2, 0, 1)
+
+
+def encode_picture(crop: Tensor) -> bytes:
+    """Encode a crop losslessly if it is small, otherwise as a JPEG thumbnail."""
+    picture = Image.fromarray(crop.permute(1, 2, 0).numpy())
+    content = io.BytesIO()
+    if picture.width <= PICTURE_SIDE:
+        picture.save(content, "PNG", compress_level=1)
+    else:
+        small = picture.resize((PICTURE_SIDE, PICTURE_SIDE), Image.Resampling.LANCZOS)
+        small.save(content, "JPEG", quality=95, subsampling=0)
+    return content.getvalue()
+
+
+def _pack(pictures: Mapping[int, bytes]) -> dict[str, NDArray[Any]]:
+    """Return pictures as arrays: positions, where each one ends, and their bytes."""
+    return {
+        "images": np.array(list(pictures), dtype=np.int64),
+        "ends": np.cumsum([len(content) for content in pictures.values()], dtype=np.int64),
+        "content": np.frombuffer(b"".join(pictures.values()), dtype=np.uint8),
+    }
+
+
+def _unpack(arrays: Mapping[str, NDArray[Any]]) -> dict[int, bytes]:
+    content, ends = arrays["content"].tobytes(), arrays["ends"].tolist()
+    starts = [0, *ends][:-1]
+    spans = zip(arrays["images"].tolist(), starts, ends, strict=True)
+    return {index: content[start:end] for index, start, end in spans}

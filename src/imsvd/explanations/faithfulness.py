@@ -1,44 +1,92 @@
-"""Whether maps are true: does a unit fade when the region its map highlights is removed?
+"""Whether Grad-CAM maps are faithful: does a unit fade when its highlighted region is removed?
 
-The highlighted share of an image is replaced, and the fall of the unit's probability is compared
-with the fall when the very same region, moved to a random place, is replaced instead: as large, of
-the same form, and elsewhere. A map that says nothing does no better than its moved copy.
+The highlighted share of an image is replaced, and the drop in the unit's probability is compared
+with the drop when the same region is moved to a random place first. The control has the same size
+and shape, so an uninformative map does no better than its moved copy.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import matplotlib as mpl
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 from torchvision.transforms.v2 import functional as transforms
 
 from imsvd.encoder import Encoder
 from imsvd.explanations.grad_cam import Target, grad_cam
-from imsvd.explanations.subject import Progress, unit_starts, view_probabilities
+from imsvd.explanations.sections import (
+    Findings,
+    Part,
+    Section,
+    Tile,
+    paragraph,
+    table,
+    write_json,
+)
+from imsvd.explanations.subject import (
+    Batch,
+    Collector,
+    Progress,
+    Subject,
+    evenly_spaced,
+    unit_starts,
+    view_probabilities,
+)
+from imsvd.figures import PALETTE, STYLE, save_figure
 
 Fill = Literal["mean", "blur"]
-FILLS: tuple[Fill, ...] = ("mean", "blur")
+FILLS: dict[Fill, str] = {"mean": "the mean color", "blur": "a blur"}
 
+IMAGES = 256
 SHARE = 0.25
-"""Part of the image that is removed."""
+"""Share of the image that is removed."""
 MOVES = 4
-"""Random places per image, averaged."""
+"""Random places per image; the drops are averaged."""
 RESAMPLES = 2000
 _BATCH = 32
 
 
+class CropSample(Collector):
+    """An evenly spaced sample of images at the encoder's size."""
+
+    name = "crops"
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        size = subject.encoder.description.size
+        self.rows = {"images": [np.empty((0, 3, size, size), dtype=np.uint8)]}
+
+    def wanted(self) -> list[int]:
+        """Return the sample."""
+        return evenly_spaced(len(self.subject.source), IMAGES)
+
+    def take(self, batch: Batch) -> None:
+        """Take the images of the sample."""
+        wanted = set(self.wanted())
+        rows = [row for row, index in enumerate(batch.indices) if index in wanted]
+        self.rows["images"].append(batch.crops[rows].numpy())
+
+    def finish(self) -> Tensor:
+        """Return the images, (n, 3, size, size) uint8."""
+        return torch.from_numpy(self.joined("images"))
+
+
 class Falls(NamedTuple):
-    """How much the probability of each image's unit fell, (n,) each."""
+    """How much the probability of each image's unit dropped, (n,) each."""
 
     highlighted: NDArray[np.float64]
     moved: NDArray[np.float64]
     places: NDArray[np.int64]
     """The units, counted over all variables."""
     without_map: int
-    """Images left out because nothing in them speaks for their unit."""
+    """Images left out because their map has no positive evidence."""
 
 
 def measure_falls(
@@ -50,9 +98,9 @@ def measure_falls(
     target: Target = "log_probability",
     progress: Progress | None = None,
 ) -> Falls:
-    """Remove regions of images (n, 3, size, size) uint8 and see a unit of each fade.
+    """Remove regions of images (n, 3, size, size) uint8 and measure the drop of one unit's q.
 
-    Each image is asked about the unit that a randomly drawn variable takes.
+    The unit is the one that a randomly drawn variable takes in the image.
     """
     generator = torch.Generator().manual_seed(seed)
     num_variables = len(encoder.description.units)
@@ -61,18 +109,18 @@ def measure_falls(
     for start in range(0, len(images), _BATCH):
         rows = slice(start, start + _BATCH)
         normalized = encoder.normalize(images[rows].to(encoder.mean.device))
-        asked = taken_units(encoder, normalized, variables[rows].to(normalized.device))
-        maps = grad_cam(encoder, normalized, asked, target)
+        units = taken_units(encoder, normalized, variables[rows].to(normalized.device))
+        maps = grad_cam(encoder, normalized, units, target)
         seen = maps.amax((1, 2)) > 0
-        normalized, asked, masks = normalized[seen], asked[seen], highlighted_region(maps[seen])
-        if len(asked):
-            before = _probability(encoder, normalized, asked)
+        normalized, units, masks = normalized[seen], units[seen], highlighted_region(maps[seen])
+        if len(units):
+            before = _probability(encoder, normalized, units)
             filling = make_filling(normalized, fill)
-            highlighted.append(before - _without(encoder, normalized, asked, masks, filling))
+            highlighted.append(before - _without(encoder, normalized, units, masks, filling))
             moved.append(
-                before - _without_moved(encoder, normalized, asked, masks, filling, generator)
+                before - _without_moved(encoder, normalized, units, masks, filling, generator)
             )
-            places.append(asked)
+            places.append(units)
         if progress is not None:
             progress(start + len(maps), len(images))
     return _collect(highlighted, moved, places, len(images))
@@ -84,18 +132,13 @@ def _collect(
     if not places:
         nothing = np.empty(0)
         return Falls(nothing, nothing, np.empty(0, dtype=np.int64), total)
-    joined = [torch.cat(part).cpu() for part in (highlighted, moved, places)]
-    return Falls(
-        joined[0].double().numpy(),
-        joined[1].double().numpy(),
-        joined[2].numpy(),
-        total - len(joined[2]),
-    )
+    first, second, units = (torch.cat(part).cpu() for part in (highlighted, moved, places))
+    return Falls(first.double().numpy(), second.double().numpy(), units.numpy(), total - len(units))
 
 
 @torch.no_grad()
 def taken_units(encoder: Encoder, normalized: Tensor, variables: Tensor) -> Tensor:
-    """The unit that a variable takes in each image, (batch,), counted over all variables."""
+    """Return the unit one variable takes in each image, (batch,), counted over all variables."""
     units = encoder.description.units
     q = view_probabilities(encoder, normalized)
     starts = torch.tensor(unit_starts(units), device=q.device)
@@ -106,7 +149,7 @@ def taken_units(encoder: Encoder, normalized: Tensor, variables: Tensor) -> Tens
 
 
 def highlighted_region(maps: Tensor, share: float = SHARE) -> Tensor:
-    """The `share` of pixels where each map (batch, height, width) is highest, as a mask."""
+    """Return a mask of the `share` of pixels where each map (batch, height, width) is highest."""
     flat = maps.flatten(1)
     count = max(1, round(share * flat.shape[1]))
     order = flat.argsort(dim=1, descending=True, stable=True)[:, :count]
@@ -114,7 +157,7 @@ def highlighted_region(maps: Tensor, share: float = SHARE) -> Tensor:
 
 
 def move_region(masks: Tensor, generator: torch.Generator) -> Tensor:
-    """Each mask (batch, height, width) shifted to a random place, wrapping round the edges."""
+    """Shift each mask (batch, height, width) to a random place, wrapping around the edges."""
     height, width = masks.shape[-2:]
     shifts = torch.randint(1, height * width, (len(masks),), generator=generator).tolist()
     moved = [
@@ -125,7 +168,7 @@ def move_region(masks: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def make_filling(images: Tensor, fill: Fill) -> Tensor:
-    """What a removed region shows instead: the image's mean color, or the image heavily blurred."""
+    """Return what replaces a removed region: the mean color, or the image heavily blurred."""
     if fill == "mean":
         return images.mean((2, 3), keepdim=True).expand_as(images)
     side = min(images.shape[-2:])
@@ -161,13 +204,15 @@ def _without_moved(
 
 
 def summarize_falls(falls: Falls, seed: int = 0) -> dict[str, Any]:
-    """Mean falls and their difference with a 95 % bootstrap interval over the images."""
+    """Return mean drops and their difference with a 95 % bootstrap interval over images."""
     record: dict[str, Any] = {"images": len(falls.places), "images_without_map": falls.without_map}
     if not len(falls.places):
         return record | {"verdict": "no map has positive evidence"}
     difference = falls.highlighted - falls.moved
     low, high = bootstrap_interval(difference, seed)
-    verdict = "above random" if low > 0 else "below random" if high < 0 else "not told apart"
+    verdict = (
+        "above random" if low > 0 else "below random" if high < 0 else "no significant difference"
+    )
     return record | {
         "fall_highlighted": float(falls.highlighted.mean()),
         "fall_random": float(falls.moved.mean()),
@@ -179,10 +224,121 @@ def summarize_falls(falls: Falls, seed: int = 0) -> dict[str, Any]:
 
 
 def bootstrap_interval(values: NDArray[np.float64], seed: int = 0) -> tuple[float, float]:
-    """The 95 % percentile interval of the mean of `values` (n,), from `RESAMPLES` resamples."""
+    """Return the 95 % bootstrap interval of the mean of `values` (n,)."""
     random = np.random.default_rng(seed)
     means = [
         values[random.integers(len(values), size=len(values))].mean() for _ in range(RESAMPLES)
     ]
     low, high = np.percentile(means, [2.5, 97.5])
     return float(low), float(high)
+
+
+def _make(subject: Subject, images: Tensor, progress: Progress) -> dict[str, Any]:
+    falls: dict[Fill, Falls] = {}
+    for number, fill in enumerate(FILLS):
+
+        def both(done: int, total: int, number: int = number) -> None:
+            progress(number * total + done, len(FILLS) * total)
+
+        falls[fill] = measure_falls(subject.encoder, images, fill, progress=both)
+    records = {fill: summarize_falls(measured) for fill, measured in falls.items()}
+    draw_faithfulness(falls, records, subject.folder / "faithfulness.png")
+    write_json(subject, "faithfulness.json", {"share_removed": SHARE, "fills": records})
+    return {
+        f"{fill}_{name}": record.get(name)
+        for fill, record in records.items()
+        for name in ("images", "difference", "difference_95", "verdict")
+    }
+
+
+@mpl.rc_context(STYLE)
+def draw_faithfulness(
+    falls: Mapping[Fill, Falls], records: Mapping[Fill, Mapping[str, Any]], path: Path
+) -> Path:
+    """Draw for each replacement how far q drops for highlighted and for random regions."""
+    figure = Figure(figsize=(4.6 * len(falls), 3.5), layout="constrained")
+    axes = figure.subplots(1, len(falls), squeeze=False, sharey=True)[0]
+    levels = np.linspace(0, 100, 101)
+    for axis, (fill, measured) in zip(axes, falls.items(), strict=True):
+        record = records[fill]
+        axis.set_title(f"replaced by {FILLS[fill]}")
+        if not len(measured.places):
+            axis.set_axis_off()
+            continue
+        for values, color, label in (
+            (measured.highlighted, PALETTE[1], "highlighted region"),
+            (measured.moved, "#999999", "same region elsewhere"),
+        ):
+            axis.plot(levels, np.percentile(values, levels), color=color, linewidth=2, label=label)
+        low, high = record["difference_95"]
+        axis.set_xlabel(
+            f"percentile of {record['images']} images\n"
+            f"mean difference {record['difference']:.3f}, 95 % [{low:.3f}, {high:.3f}]"
+        )
+        axis.axhline(0, color="black", linewidth=0.6)
+        axis.legend(frameon=False, loc="upper left")
+    axes[0].set_ylabel("drop of the unit's q")
+    return save_figure(figure, path)
+
+
+def _section(findings: Findings) -> Section | None:
+    record = findings.record("faithfulness", "faithfulness.json")
+    if record is None:
+        return None
+    rows = [(FILLS.get(fill, fill), *_row(found)) for fill, found in record["fills"].items()]
+    return [
+        paragraph(
+            "If a map is faithful, the unit's probability drops when the "
+            f"{record['share_removed']:.0%} of the image that it highlights is removed, and drops "
+            "less when the same region is removed elsewhere."
+        ),
+        table(
+            "Drop of the unit's probability",
+            ("replaced by", "verdict", "images", "highlighted", "elsewhere", "difference", "95 %"),
+            rows,
+            texts=2,
+        ),
+        findings.figure(
+            "faithfulness",
+            "Line charts: the drop of q over images, sorted, when the highlighted region is removed "
+            "and when the same region is removed elsewhere.",
+        ),
+    ]
+
+
+def _row(found: Mapping[str, Any]) -> list[str]:
+    images = f"{found['images']:,}"
+    if "difference_95" not in found:
+        return [found["verdict"], images, "–", "–", "–", "–"]
+    low, high = found["difference_95"]
+    numbers = [f"{found[name]:.3f}" for name in ("fall_highlighted", "fall_random", "difference")]
+    return [found["verdict"], images, *numbers, f"{low:.3f} to {high:.3f}"]
+
+
+def _tiles(found: Mapping[str, Any]) -> list[Tile]:
+    if found.get("mean_difference") is None:
+        return [Tile("–", "no map has positive evidence")]
+    low, high = found["mean_difference_95"]
+    return [
+        Tile(
+            f"{found['mean_difference']:+.2f}",
+            "larger drop in q if highlighted rather than random regions are removed "
+            f"(95 %: {low:.2f} to {high:.2f})",
+        )
+    ]
+
+
+PART = Part(
+    title="Faithfulness of the maps",
+    files=("faithfulness.png", "faithfulness.json"),
+    reads=CropSample,
+    make=_make,
+    section=_section,
+    tiles=_tiles,
+    method=(
+        "Faithfulness",
+        "In each image, the quarter that the map of one unit highlights is replaced by the mean "
+        "color or by a blur. The control is the same region moved to four random places. The "
+        "interval is a 95 % bootstrap over images.",
+    ),
+)

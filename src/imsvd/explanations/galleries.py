@@ -1,36 +1,61 @@
-"""Contact sheets: for every variable the images that excite each of its units most."""
+"""The images with the highest probability of every unit: contact sheets, and a choice of units."""
 
 from __future__ import annotations
 
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from imsvd.datasets import UnreadableImage
-from imsvd.explanations.encodings import Encodings
-from imsvd.explanations.meaning import Attribute
+from imsvd.explanations.encodings import Encodings, EncodingsCollector, Pictures
+from imsvd.explanations.meaning import Attribute, known_attributes
+from imsvd.explanations.sections import (
+    Findings,
+    Html,
+    Part,
+    Section,
+    element,
+    join,
+    named,
+    paragraph,
+    write_json,
+)
 from imsvd.explanations.subject import Progress, Subject, unit_starts
 from imsvd.files import write_atomically
 
+UNITS_SHOWN = 12
+MOST_REPEATED = 0.25
+"""A unit is skipped if more than this share of its images is already shown."""
+_COMMON_SHARE = 0.5
+_COMMON_RATIO = 2.0
 _MARGIN = 4
 _LABEL = 92
 _TITLE = 26
 _LONGEST_COLUMN = 40
-"""Units below one another; the rest go into further columns of the sheet."""
+"""Units per column of a sheet."""
 
 
-def sheet_name(variable: int) -> str:
-    """File of a variable's contact sheet, below the folder of explanations."""
-    return f"galleries/variable-{variable:03d}.jpg"
+def _make(subject: Subject, encodings: Encodings, progress: Progress) -> dict[str, Any]:
+    listing = gallery_listing(subject, encodings)
+    pictures = Pictures(subject)
+    done, total = 0, sum(subject.units)
+    for variable in listing["variables"]:
+        progress(done, total)
+        content = io.BytesIO()
+        draw_sheet(pictures, variable).save(content, "JPEG", quality=90)
+        write_atomically(subject.folder / variable["sheet"], content.getvalue())
+        done += len(variable["units"])
+    write_json(subject, "galleries.json", listing)
+    images = encodings.top_images.shape[1]
+    return {"sheets": len(listing["variables"]), "images_per_unit": images}
 
 
 def gallery_listing(subject: Subject, encodings: Encodings) -> dict[str, Any]:
-    """Every unit's best images with path and score, how many images take it, and its mean q."""
+    """List every unit's best images with path and score, its image count, and its mean q."""
     variables = []
     for variable, start in enumerate(unit_starts(subject.units)):
         size = subject.units[variable]
@@ -44,16 +69,17 @@ def gallery_listing(subject: Subject, encodings: Encodings) -> dict[str, Any]:
             }
             for unit in range(size)
         ]
-        variables.append({"variable": variable, "sheet": sheet_name(variable), "units": units})
+        sheet = f"galleries/variable-{variable:03d}.jpg"
+        variables.append({"variable": variable, "sheet": sheet, "units": units})
     return {"images": len(encodings.images), "variables": variables}
 
 
 def _top(subject: Subject, encodings: Encodings, place: int) -> list[dict[str, Any]]:
-    found = zip(encodings.top_images[place], encodings.top_scores[place], strict=True)
+    found = zip(encodings.top_images[place].tolist(), encodings.top_scores[place], strict=True)
     return [
         {
-            "index": int(index),
-            "path": subject.source.identity(int(index)),
+            "index": index,
+            "path": subject.source.identity(index),
             "score": round(float(score), 6),
         }
         for index, score in found
@@ -61,51 +87,32 @@ def _top(subject: Subject, encodings: Encodings, place: int) -> list[dict[str, A
     ]
 
 
-def draw_sheets(subject: Subject, listing: dict[str, Any], progress: Progress | None) -> list[Path]:
-    """Draw the contact sheet of every variable and return their files."""
-    written = []
-    done, total = 0, sum(len(variable["units"]) for variable in listing["variables"])
-    for variable in listing["variables"]:
-
-        def tell(drawn: int, _: int, done: int = done) -> None:
-            if progress is not None:
-                progress(done + drawn, total)
-
-        path = subject.folder / variable["sheet"]
-        content = io.BytesIO()
-        draw_sheet(subject, variable, tell).save(content, "JPEG", quality=90)
-        write_atomically(path, content.getvalue())
-        written.append(path)
-        done += len(variable["units"])
-    return written
-
-
-def draw_sheet(
-    subject: Subject, variable: dict[str, Any], progress: Progress | None = None
-) -> Image.Image:
-    """One row of thumbnails per unit, the best image first."""
-    side = max(48, min(96, subject.encoder.description.size))
-    rows = min(len(variable["units"]), _LONGEST_COLUMN)
-    columns = math.ceil(len(variable["units"]) / rows)
-    longest = max((len(unit["top"]) for unit in variable["units"]), default=0)
+def draw_sheet(pictures: Pictures, variable: Mapping[str, Any]) -> Image.Image:
+    """Draw one row of thumbnails per unit, the best image first."""
+    side, units = pictures.side, variable["units"]
+    rows = min(len(units), _LONGEST_COLUMN)
+    columns = math.ceil(len(units) / rows)
+    longest = max((len(unit["top"]) for unit in units), default=0)
     width = _LABEL + longest * (side + _MARGIN) + 3 * _MARGIN
-    sheet = Image.new(
-        "RGB", (columns * width + _MARGIN, _TITLE + rows * (side + _MARGIN) + _MARGIN), "white"
-    )
+    height = _TITLE + rows * (side + _MARGIN) + _MARGIN
+    sheet = Image.new("RGB", (columns * width + _MARGIN, height), "white")
     draw = ImageDraw.Draw(sheet)
-    title = f"variable {variable['variable']}: the images with the highest q of each unit"
+    title = f"variable {variable['variable']}: images with the highest q of each unit"
     draw.text((_MARGIN, 5), title, fill="black", font=ImageFont.load_default(14))
-    for number, unit in enumerate(variable["units"]):
+    for number, unit in enumerate(units):
         left = number // rows * width + _MARGIN
         top = _TITLE + number % rows * (side + _MARGIN)
         _label(draw, (left, top), unit)
-        _thumbnails(sheet, (left + _LABEL, top), subject, [item["index"] for item in unit["top"]])
-        if progress is not None:
-            progress(number + 1, len(variable["units"]))
+        for place, item in enumerate(unit["top"]):
+            try:
+                small = pictures.thumbnail(item["index"])
+            except UnreadableImage:  # it was readable before; the sheet has a gap
+                continue
+            sheet.paste(small, (left + _LABEL + place * (side + _MARGIN), top))
     return sheet
 
 
-def _label(draw: ImageDraw.ImageDraw, corner: tuple[int, int], unit: dict[str, Any]) -> None:
+def _label(draw: ImageDraw.ImageDraw, corner: tuple[int, int], unit: Mapping[str, Any]) -> None:
     scores = [item["score"] for item in unit["top"]]
     lines = [f"unit {unit['unit']}", f"{unit['images_taking_it']:,} images"]
     if scores:
@@ -115,28 +122,8 @@ def _label(draw: ImageDraw.ImageDraw, corner: tuple[int, int], unit: dict[str, A
         draw.text(place, line, fill="black", font=ImageFont.load_default(11))
 
 
-def _thumbnails(
-    sheet: Image.Image, corner: tuple[int, int], subject: Subject, indices: Sequence[int]
-) -> None:
-    side = max(48, min(96, subject.encoder.description.size))
-    for number, index in enumerate(indices):
-        try:
-            picture = subject.picture(index).permute(1, 2, 0).numpy()
-        except UnreadableImage:  # it was readable a moment ago; the sheet has a gap
-            continue
-        small = Image.fromarray(picture).resize((side, side), Image.Resampling.LANCZOS)
-        sheet.paste(small, (corner[0] + number * (side + _MARGIN), corner[1]))
-
-
-MOST_REPEATED = 0.25
-"""A unit is passed over when more than this share of its images has been shown already."""
-
-_COMMON_SHARE = 0.5
-_COMMON_RATIO = 2.0
-
-
-class TellingUnit(NamedTuple):
-    """A unit and its best images, as `galleries.json` lists them."""
+class ShownUnit(NamedTuple):
+    """A unit and its best images, as listed in `galleries.json`."""
 
     variable: int
     unit: int
@@ -144,28 +131,27 @@ class TellingUnit(NamedTuple):
     top: Sequence[Mapping[str, Any]]
 
     @property
-    def sureness(self) -> float:
+    def confidence(self) -> float:
         """Mean probability of its best images."""
         return float(np.mean([item["score"] for item in self.top]))
 
 
-def telling_units(listing: Mapping[str, Any], count: int) -> list[TellingUnit]:
-    """Units with the surest best images, one a variable, whose images were not shown already."""
-    every = [
-        TellingUnit(variable["variable"], unit["unit"], unit["images_taking_it"], unit["top"])
+def listed_units(listing: Mapping[str, Any]) -> list[ShownUnit]:
+    """Return the units of a listing that any image takes."""
+    return [
+        ShownUnit(variable["variable"], unit["unit"], unit["images_taking_it"], unit["top"])
         for variable in listing["variables"]
         for unit in variable["units"]
         if unit["top"] and unit["images_taking_it"]
     ]
-    return choose_units(every, count)
 
 
-def choose_units(units: Iterable[TellingUnit], count: int) -> list[TellingUnit]:
-    """The surest of some units, one a variable, passing over what repeats images of surer ones."""
-    chosen: list[TellingUnit] = []
+def choose_units(units: Iterable[ShownUnit], count: int) -> list[ShownUnit]:
+    """Choose the most confident units, one per variable, skipping those that repeat images."""
+    chosen: list[ShownUnit] = []
     shown: set[int] = set()
     variables: set[int] = set()
-    for unit in sorted(units, key=lambda unit: (-unit.sureness, unit.variable, unit.unit)):
+    for unit in sorted(units, key=lambda unit: (-unit.confidence, unit.variable, unit.unit)):
         images = {int(item["index"]) for item in unit.top}
         if unit.variable in variables or len(images & shown) > MOST_REPEATED * len(images):
             continue
@@ -177,8 +163,14 @@ def choose_units(units: Iterable[TellingUnit], count: int) -> list[TellingUnit]:
     return chosen
 
 
+def shown_units(findings: Findings) -> list[ShownUnit]:
+    """Return the units whose galleries are in the report."""
+    listing = findings.record("galleries", "galleries.json")
+    return [] if listing is None else choose_units(listed_units(listing), UNITS_SHOWN)
+
+
 class Common(NamedTuple):
-    """A value that many of some images share."""
+    """An attribute value that many of some images share."""
 
     attribute: str
     value: str
@@ -186,7 +178,7 @@ class Common(NamedTuple):
 
 
 def common_values(attributes: Mapping[str, Attribute], images: Sequence[int]) -> list[Common]:
-    """Values that half of the `images` have and twice their share of all images, commonest first."""
+    """Return values shared by half of `images` and twice as frequent there as overall."""
     found = []
     for name, attribute in attributes.items():
         known = attribute.values[attribute.values >= 0]
@@ -197,10 +189,68 @@ def common_values(attributes: Mapping[str, Attribute], images: Sequence[int]) ->
         value, count = int(values[counts.argmax()]), int(counts.max())
         share = count / len(images)
         if share >= _COMMON_SHARE and share >= _COMMON_RATIO * float((known == value).mean()):
-            found.append(Common(name, value_name(attribute, value), count))
+            found.append(Common(name, attribute.value_name(value), count))
     return sorted(found, key=lambda common: -common.images)
 
 
-def value_name(attribute: Attribute, value: int) -> str:
-    """The name of an attribute's value, or its number where it has none."""
-    return attribute.names[value] if value < len(attribute.names) else str(value)
+def unit_id(variable: int, unit: int) -> str:
+    """Return the anchor of a unit's gallery on the page."""
+    return f"unit-{variable}-{unit}"
+
+
+def _section(findings: Findings) -> Section | None:
+    units = shown_units(findings)
+    if not units:
+        return None
+    source = findings.subject.source
+    attributes = known_attributes(source, np.arange(len(source)))
+    return [
+        paragraph(
+            f"The images with the highest probability of a unit, for {len(units)} of "
+            f"{sum(findings.subject.units):,} units: the most confident unit of each variable, "
+            f"skipping any unit with more than {MOST_REPEATED:.0%} of its images already shown. "
+            "All other units are in ",
+            element("code", "galleries/"),
+            ", one sheet per variable.",
+        ),
+        element("div", *(_gallery(findings, attributes, unit) for unit in units), class_="units"),
+    ]
+
+
+def _gallery(findings: Findings, attributes: Mapping[str, Attribute], unit: ShownUnit) -> Html:
+    indices = [int(item["index"]) for item in unit.top]
+    shown = [
+        findings.thumbnail(index, f"{findings.label(index) or item['path']}, q {item['score']:.2f}")
+        for index, item in zip(indices, unit.top, strict=True)
+    ]
+    common = [
+        join(
+            (
+                f"{found.images} of {len(indices)} ",
+                "" if found.attribute == "label" else f"{found.attribute.replace('_', ' ')} ",
+                named(found.value),
+            )
+        )
+        for found in common_values(attributes, indices)[:3]
+    ]
+    note = [f"taken by {unit.images_taking_it:,} images", f"mean q {unit.confidence:.2f}", *common]
+    return element(
+        "article",
+        element("h3", f"Variable {unit.variable}, unit {unit.unit}"),
+        element("ul", *(element("li", each) for each in shown if each), class_="strip"),
+        element("p", join(note, " · "), class_="note"),
+        id=unit_id(unit.variable, unit.unit),
+    )
+
+
+PART = Part(
+    title="What units respond to",
+    files=("galleries.json",),
+    reads=EncodingsCollector,
+    make=_make,
+    section=_section,
+    method=(
+        "Galleries",
+        "For every unit, the images with its highest probability among all images.",
+    ),
+)

@@ -1,4 +1,4 @@
-"""The joint matrix P^c of a whole dataset, and how near it is to what the theorem promises.
+"""The joint matrix P^c of a whole dataset, compared with the five properties the theorem predicts.
 
 | symbol | here |
 |---|---|
@@ -6,117 +6,162 @@
 | p(m, d) of the two views | `JointMatrix.marginals()` |
 | I(m1; m2) | `mutual_information(joint)` |
 
-Sums are added up over batches and divided by the number of images at the end, so that every image
-weighs the same whatever the batches. Logarithms are natural.
+Sums run over batches and are divided by the number of images at the end, so that every image has
+the same weight. Logarithms are natural.
 """
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import matplotlib as mpl
 import numpy as np
 import torch
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from torch import Tensor
 
 from imsvd.errors import InputError
-from imsvd.explanations.subject import unit_starts
+from imsvd.explanations.sections import (
+    Findings,
+    Html,
+    Part,
+    Section,
+    Tile,
+    element,
+    join,
+    paragraph,
+    table,
+    write_json,
+)
+from imsvd.explanations.subject import Batch, Collector, Progress, Subject, unit_starts
+from imsvd.figures import CURVE, PALETTE, STYLE, save_figure
+from imsvd.files import write_atomically
 from imsvd.information import max_probabilities, surprise, variable_sums
 
 MAX_DOUBLE_WIDTH = 8192
-"""Widest embedding whose sums are kept in float64 (half a GiB); wider ones in float32."""
-
+"""Widest embedding whose sums are kept in float64 (half a GiB); wider ones use float32."""
 KEPT_WIDTH = 1024
-"""Most units of the leading variables whose part of the matrix is kept in a file (4 MiB)."""
+"""Most units of the leading variables whose part of the matrix is written to a file (4 MiB)."""
+DRAWN_VARIABLES = 5
+PAIRS_SHOWN = 5
+_CLIP = 0.1
 
+PROPERTIES = {
+    "one_hot": "Each variable is decided: one unit holds nearly all of the probability.",
+    "equal_views": "Two views of an image take the same units.",
+    "even_units": "The units of a variable are used equally often.",
+    "even_pairs": "All pairs of units of two variables are equally frequent.",
+    "independent": "One variable says nothing about another.",
+}
+VERDICTS = {
+    "holds": ("good", "✓"),
+    "partly": ("middle", "≈"),
+    "does not hold": ("bad", "✗"),
+    "too few images": ("middle", "?"),
+}
+TABLE_TITLE = "Theorem properties: predicted vs. measured"
+BY_CHANCE = "value expected by chance at this sample size and confidence, if the property held"
 Verdict = Literal["holds", "partly", "does not hold", "too few images"]
 
 
 class JointMatrix:
-    """Adds up the products of two views' probabilities, tile by tile.
+    """Sums the products of two views' probabilities, tile by tile.
 
     Args:
         units: units of each variable.
-        tile_rows: rows of the matrix made at a time; more need more memory beside the sums.
-        device: where the sums are kept; best that of the probabilities.
+        tile_rows: rows of the matrix computed at a time; more need more memory beside the sums.
+        device: where the sums are kept, best that of the probabilities.
     """
 
     def __init__(
         self, units: Sequence[int], tile_rows: int = 1024, device: torch.device | str = "cpu"
     ) -> None:
         self.units = tuple(units)
-        self.count = 0
         width = sum(self.units)
         dtype = torch.float64 if width <= MAX_DOUBLE_WIDTH else torch.float32
-        self._sums = torch.zeros(width, width, dtype=dtype, device=device)
         self._tile_rows = tile_rows
-        self._squares = torch.zeros(2, width, dtype=torch.float64, device=device)
-        self._agreement = 0.0
-        self._one_hot = 0
-
-    def add(self, q1: Tensor, q2: Tensor) -> None:
-        """Count the probabilities of two views of the same images, (batch, width) each."""
-        for start in range(0, len(self._sums), self._tile_rows):
-            rows = slice(start, start + self._tile_rows)
-            self._sums[rows] += (q1[:, rows].T @ q2).to(self._sums)
-        self._squares += torch.stack([q.double().square().sum(0) for q in (q1, q2)])
-        self.count += len(q1)
-        self._agreement += float(variable_sums(q1 * q2, self.units).double().sum())
-        self._one_hot += sum(int((max_probabilities(q, self.units) > 0.9).sum()) for q in (q1, q2))
-
-    def rows(self, start: int, stop: int) -> Tensor:
-        """Rows of P^c, (stop - start, width) float64."""
-        if not self.count:
-            raise InputError("a joint matrix needs at least one readable image.")
-        return self._sums[start:stop].cpu().double() / self.count
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        """Everything that has been added up, for `restore`."""
-        return {
-            "sums": self._sums.cpu().numpy(),
-            "squares": self._squares.cpu().numpy(),
-            "count": np.array(self.count),
-            "agreement": np.array(self._agreement),
-            "one_hot": np.array(self._one_hot),
+        self.sums = {
+            "products": torch.zeros(width, width, dtype=dtype, device=device),
+            "squares": torch.zeros(2, width, dtype=torch.float64, device=device),
+            "agreement": torch.zeros(1, dtype=torch.float64),
+            "counts": torch.zeros(2, dtype=torch.int64),
         }
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what `state` gave."""
-        self._sums.copy_(torch.from_numpy(state["sums"]))
-        self._squares.copy_(torch.from_numpy(state["squares"]))
-        self.count = int(state["count"])
-        self._agreement = float(state["agreement"])
-        self._one_hot = int(state["one_hot"])
+    @property
+    def count(self) -> int:
+        """Number of images."""
+        return int(self.sums["counts"][0])
+
+    def add(self, q1: Tensor, q2: Tensor) -> None:
+        """Add the probabilities of two views of the same images, (batch, width) each."""
+        products = self.sums["products"]
+        for start in range(0, len(products), self._tile_rows):
+            rows = slice(start, start + self._tile_rows)
+            products[rows] += (q1[:, rows].T @ q2).to(products)
+        self.sums["squares"] += torch.stack([q.double().square().sum(0) for q in (q1, q2)])
+        self.sums["agreement"] += float(variable_sums(q1 * q2, self.units).double().sum())
+        one_hot = sum(int((max_probabilities(q, self.units) > 0.9).sum()) for q in (q1, q2))
+        self.sums["counts"] += torch.tensor([len(q1), one_hot])
+
+    def rows(self, start: int, stop: int) -> Tensor:
+        """Return rows of P^c, (stop - start, width) float64."""
+        if not self.count:
+            raise InputError("a joint matrix needs at least one readable image.")
+        return self.sums["products"][start:stop].cpu().double() / self.count
 
     def leading(self, num_variables: int) -> Tensor:
-        """P^c of the first variables among themselves."""
+        """Return P^c among the first variables."""
         width = sum(self.units[:num_variables])
         return self.rows(0, width)[:, :width]
 
     def marginals(self) -> tuple[Tensor, Tensor]:
-        """Probability of every unit in the first and in the second view, (width,) each."""
-        first = self._sums[:, : self.units[0]].cpu().double().sum(1) / self.count
+        """Return the probability of every unit in the first and the second view, (width,) each."""
+        first = self.sums["products"][:, : self.units[0]].cpu().double().sum(1) / self.count
         return first, self.rows(0, self.units[0]).sum(0)
 
     def mean_squares(self) -> Tensor:
-        """Mean of q² of every unit in the first and in the second view, (2, width)."""
-        return self._squares.cpu() / self.count
+        """Return the mean of q² of every unit in the first and the second view, (2, width)."""
+        return self.sums["squares"].cpu() / self.count
 
     def agreement(self) -> float:
-        """Mean over images and variables of ⟨q', q''⟩: 1 when both are one-hot and the same."""
-        return self._agreement / (self.count * len(self.units))
+        """Return the mean of ⟨q', q''⟩ over images and variables: 1 if one-hot and equal."""
+        return float(self.sums["agreement"]) / (self.count * len(self.units))
 
     def one_hot_share(self) -> float:
-        """Share of sub-vectors of either view whose largest probability is above 0.9."""
-        return self._one_hot / (2 * self.count * len(self.units))
+        """Return the share of sub-vectors of either view with a probability above 0.9."""
+        return int(self.sums["counts"][1]) / (2 * self.count * len(self.units))
+
+
+class JointCollector(Collector):
+    """Adds two augmented views of every image to a `JointMatrix`."""
+
+    name = "joint"
+    uses_views = True
+
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject)
+        self.joint = JointMatrix(subject.units, device=subject.device)
+        self.sums = self.joint.sums
+
+    def take(self, batch: Batch) -> None:
+        """Add a batch."""
+        self.joint.add(*batch.view_q)
+
+    def finish(self) -> JointMatrix:
+        """Return the joint matrix."""
+        return self.joint
 
 
 def mutual_information(joint: JointMatrix) -> Tensor:
-    """Mutual information of every variable of one view with every one of the other, (M, M).
+    """Return the mutual information of each variable of one view with each of the other, (M, M).
 
-    The diagonal says what of a variable survives the augmentation: ln D_m at best.
+    The diagonal is the part of a variable that survives the augmentation, at most ln D_m.
     """
     first, second = (variable_sums(surprise(p), joint.units) for p in joint.marginals())
     together = [
@@ -127,14 +172,14 @@ def mutual_information(joint: JointMatrix) -> Tensor:
 
 
 def leading_variables(units: Sequence[int], width: int = KEPT_WIDTH) -> int:
-    """How many of the first variables have at most `width` units together."""
+    """Return how many of the first variables have at most `width` units together."""
     return sum(
         start + size <= width for start, size in zip(unit_starts(tuple(units)), units, strict=True)
     )
 
 
 class Deviations(NamedTuple):
-    """Relative distances from an even distribution: of p · D_m from 1, and of P · D_m1 · D_m2."""
+    """Relative distances from a uniform distribution: of p · D_m and of P · D_m1 · D_m2 from 1."""
 
     marginal_mean: float
     marginal_largest: float
@@ -144,9 +189,7 @@ class Deviations(NamedTuple):
 
 def deviations(joint: JointMatrix) -> Deviations:
     """Compare marginals and off-diagonal blocks with 1 / D_m and 1 / (D_m1 D_m2)."""
-    sizes = torch.tensor(joint.units, dtype=torch.float64).repeat_interleave(
-        torch.tensor(joint.units)
-    )
+    sizes = torch.tensor(joint.units).double().repeat_interleave(torch.tensor(joint.units))
     marginal = (torch.stack(joint.marginals()) * sizes - 1).abs()
     total, largest = 0.0, 0.0
     for start, size in zip(unit_starts(joint.units), joint.units, strict=True):
@@ -154,54 +197,46 @@ def deviations(joint: JointMatrix) -> Deviations:
         distance[:, start : start + size] = 0
         total += float(distance.sum())
         largest = max(largest, float(distance.max()))
-    cells = sum(joint.units) ** 2 - sum(size**2 for size in joint.units)
-    return Deviations(float(marginal.mean()), float(marginal.max()), total / max(1, cells), largest)
+    mean = total / _off_block_cells(joint.units)
+    return Deviations(float(marginal.mean()), float(marginal.max()), mean, largest)
+
+
+def _off_block_cells(units: Sequence[int]) -> int:
+    return max(1, sum(units) ** 2 - sum(size**2 for size in units))
 
 
 class Property(NamedTuple):
-    """One promise of the theorem (Thm 1) beside what was measured."""
+    """One property predicted by the theorem (Thm 1) beside its measured value."""
 
     name: str
     meaning: str
     measured: float
     ideal: float
     floor: float
-    """What variables as sure as these would show on so few images if the promise held."""
+    """The value expected by chance at this sample size and confidence, if the property held."""
     verdict: Verdict
 
 
 def theorem_properties(
     joint: JointMatrix, information: Tensor, distance: Deviations
 ) -> list[Property]:
-    """The theorem's five properties; `information` as `mutual_information` gives it."""
-    off_diagonal = float(_off_diagonal_mean(information))
+    """Judge the theorem's five properties, given `mutual_information` and `deviations`."""
+    shared = float(_off_diagonal_mean(information))
     scale = float(torch.tensor(joint.units, dtype=torch.float64).log().mean())
-    floors = noise_floors(joint)
+    units, pairs, independent = noise_floors(joint)
+    off_blocks = "mean |P · D² − 1| off the diagonal blocks"
+    between = "mean mutual information of two variables, nats"
     return [
         _near_one("one_hot", "share of q with a maximum above 0.9", joint.one_hot_share()),
         _near_one("equal_views", "mean ⟨q', q''⟩ of two views", joint.agreement()),
-        _near_zero(
-            "even_units", "mean |p · D − 1|", distance.marginal_mean, floors.even_units, 1.0
-        ),
-        _near_zero(
-            "even_pairs",
-            "mean |P · D² − 1| off the diagonal blocks",
-            distance.off_block_mean,
-            floors.even_pairs,
-            1.0,
-        ),
-        _near_zero(
-            "independent",
-            "mean mutual information of two variables, nats",
-            off_diagonal,
-            floors.independent,
-            scale / 2,
-        ),
+        _near_zero("even_units", "mean |p · D − 1|", distance.marginal_mean, units, 1.0),
+        _near_zero("even_pairs", off_blocks, distance.off_block_mean, pairs, 1.0),
+        _near_zero("independent", between, shared, independent, scale / 2),
     ]
 
 
 class Floors(NamedTuple):
-    """What is measured of even and independent variables because there are only so many images."""
+    """Values expected of uniform and independent variables because the sample is finite."""
 
     even_units: float
     even_pairs: float
@@ -209,12 +244,12 @@ class Floors(NamedTuple):
 
 
 def noise_floors(joint: JointMatrix) -> Floors:
-    """Estimate the floors from how much each unit's probability varies from image to image.
+    """Estimate the floors from how much each unit's probability varies between images.
 
-    With N images a mean of q varies by √(var q / N), and a mean of products of independent q' and q''
-    by √((E q'² E q''² − p'² p''²) / N); what is then seen of |p · D − 1| and |P · D² − 1| is √(2/π) of
-    it. Two independent variables seem to share v' v'' / 2N nats, with v = Σ_d var q_d / p_d. Codes that
-    are one-hot and even have v = D − 1; soft ones vary less, and show less.
+    With N images, the mean of q has standard deviation √(var q / N), and the mean of products of
+    independent q' and q'' has √((E q'² E q''² − p'² p''²) / N); the expected |p · D − 1| and
+    |P · D² − 1| are √(2/π) of it. Two independent variables appear to share v' v'' / 2N nats, where
+    v = Σ_d var q_d / p_d. One-hot, evenly used codes have v = D − 1; soft ones have less.
     """
     sizes = torch.tensor(joint.units)
     scale = sizes.double().repeat_interleave(sizes)
@@ -229,7 +264,7 @@ def noise_floors(joint: JointMatrix) -> Floors:
 
 
 def _pair_spread(joint: JointMatrix, scale: Tensor, marginals: Tensor, squares: Tensor) -> float:
-    """Mean deviation of q' q'' · D' D'' over the pairs of units of different variables."""
+    """Return the mean deviation of q' q'' · D' D'' over pairs of units of different variables."""
     total = 0.0
     for start, size in zip(unit_starts(joint.units), joint.units, strict=True):
         rows = slice(start, start + size)
@@ -238,8 +273,7 @@ def _pair_spread(joint: JointMatrix, scale: Tensor, marginals: Tensor, squares: 
         spread = variance.clamp_min(0).sqrt() * scale[rows, None] * scale
         spread[:, rows] = 0
         total += float(spread.sum())
-    cells = sum(joint.units) ** 2 - sum(size**2 for size in joint.units)
-    return total / max(1, cells)
+    return total / _off_block_cells(joint.units)
 
 
 def _off_diagonal_mean(values: Tensor) -> Tensor:
@@ -255,7 +289,7 @@ def _near_one(name: str, meaning: str, measured: float) -> Property:
 
 
 def _near_zero(name: str, meaning: str, measured: float, floor: float, scale: float) -> Property:
-    """Judge a distance from 0 in units of `scale`, less what the number of images explains."""
+    """Judge a distance from 0 in units of `scale`, less what is expected by chance."""
     excess = (measured - floor) / scale
     verdict: Verdict = "holds" if excess <= 0.1 else "partly" if excess <= 0.5 else "does not hold"
     if floor > scale and excess <= 0.5:  # noise could hide anything
@@ -264,9 +298,203 @@ def _near_zero(name: str, meaning: str, measured: float, floor: float, scale: fl
 
 
 def most_dependent(information: Tensor, count: int = 10) -> list[dict[str, Any]]:
-    """The pairs of variables that share most, each pair once, averaged over both directions."""
+    """Return the pairs of variables that share most, averaged over both directions."""
     shared = ((information + information.T) / 2).triu(1)
     order = shared.flatten().argsort(descending=True, stable=True)[:count]
     num_variables = len(information)
     pairs = [(int(place) // num_variables, int(place) % num_variables) for place in order]
     return [{"variables": [a, b], "nats": round(float(shared[a, b]), 6)} for a, b in pairs if a < b]
+
+
+def _make(subject: Subject, joint: JointMatrix, _: Progress) -> dict[str, Any]:
+    information = mutual_information(joint)
+    distance = deviations(joint)
+    properties = theorem_properties(joint, information, distance)
+    floor = properties[-1].floor
+    drawn = min(DRAWN_VARIABLES, len(subject.units))
+    path = subject.folder / "joint_matrix.png"
+    draw_joint(joint.leading(drawn).numpy(), subject.units[:drawn], joint.count, path)
+    path = subject.folder / "mutual_information.png"
+    draw_mutual_information(information.numpy(), floor, path)
+    kept = joint.leading(leading_variables(subject.units))
+    _write_array(subject.folder / "joint_matrix.npy", kept)
+    _write_array(subject.folder / "mutual_information.npy", information)
+    rows = [row._asdict() for row in properties]
+    record = {
+        "images": joint.count,
+        "properties": rows,
+        "deviations": distance._asdict(),
+        "mutual_information": {
+            "mean": properties[-1].measured,
+            "floor": floor,
+            "with_itself_in_the_other_view": float(information.diagonal().mean()),
+            "most_dependent": most_dependent(information),
+        },
+    }
+    write_json(subject, "properties.json", record)
+    held = sum(row.verdict == "holds" for row in properties)
+    return {"images": joint.count, "properties_that_hold": held, "properties": rows}
+
+
+def _write_array(path: Path, values: Tensor) -> None:
+    array = io.BytesIO()
+    np.save(array, values.float().numpy())
+    write_atomically(path, array.getvalue())
+
+
+@mpl.rc_context(STYLE)
+def draw_joint(matrix: NDArray[np.float64], sizes: Sequence[int], images: int, path: Path) -> Path:
+    """Draw P^c of the first variables, clipped at a tenth of its maximum as in the paper.
+
+    With fewer than 20 units per variable, that limit would be below the uniform value 1 / D²; the
+    matrix is then clipped at twice the uniform value.
+    """
+    figure = Figure(figsize=(6.2, 5.4), layout="constrained")
+    axis = figure.subplots()
+    tenth, even = _CLIP * float(matrix.max()), 2 / min(sizes) ** 2
+    rule = "0.1 × its maximum" if tenth >= even else "twice the uniform value"
+    top = max(tenth, even)
+    shown = axis.imshow(matrix, vmin=0, vmax=top, cmap="viridis", interpolation="nearest")
+    edges = np.cumsum((0, *sizes))
+    for edge in edges[1:-1]:
+        axis.axhline(edge - 0.5, color="white", linewidth=0.5)
+        axis.axvline(edge - 0.5, color="white", linewidth=0.5)
+    centers = (edges[:-1] + edges[1:] - 1) / 2
+    axis.set_xticks(centers, [str(number) for number in range(len(sizes))])
+    axis.set_yticks(centers, [str(number) for number in range(len(sizes))])
+    axis.tick_params(length=0)
+    axis.set(xlabel="variable, second view", ylabel="variable, first view")
+    axis.set_title(f"joint probability of the units of {len(sizes)} variables ({images:,} images)")
+    figure.colorbar(shown, ax=axis, extend="max", label=f"P, clipped at {rule}")
+    return save_figure(figure, path)
+
+
+@mpl.rc_context(STYLE)
+def draw_mutual_information(information: NDArray[np.float64], floor: float, path: Path) -> Path:
+    """Draw the mutual information of every two variables, and its distribution."""
+    figure = Figure(figsize=(10, 4.4), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(1.15, 1))
+    diagonal = np.eye(len(information), dtype=bool)
+    off = information[~diagonal]
+    colors = mpl.colormaps["viridis"].with_extremes(bad="#dddddd")
+    top = float(off.max()) if off.size else 1.0
+    masked = np.where(diagonal, np.nan, information)
+    shown = left.imshow(masked, cmap=colors, vmin=0, vmax=top, interpolation="nearest")
+    for axis in (left.xaxis, left.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
+    left.set(xlabel="variable, second view", ylabel="variable, first view")
+    left.set_title("mutual information of two variables")
+    figure.colorbar(shown, ax=left, label="nats")
+    if off.size:
+        right.hist(off, bins=40, color=CURVE)
+        right.axvline(float(off.mean()), color=PALETTE[1], label=f"mean: {off.mean():.3g}")
+    right.axvline(
+        floor,
+        color="black",
+        linestyle="--",
+        label=f"expected by chance if independent: {floor:.2g}",
+    )
+    right.set(xlabel="mutual information, nats", ylabel="pairs of variables", xlim=(0, None))
+    own = float(np.diagonal(information).mean())
+    right.set_title(f"a variable with itself in the other view: {own:.3g} nats")
+    right.legend(framealpha=1, edgecolor="none")
+    return save_figure(figure, path)
+
+
+def _verdict(name: str) -> Html:
+    """Return a verdict as text with a symbol, so that it does not depend on its color."""
+    look, sign = VERDICTS.get(name, ("middle", ""))
+    return element("span", f"{sign} {name}".strip(), class_=f"verdict {look}")
+
+
+def _section(findings: Findings) -> Section | None:
+    record = findings.record("joint", "properties.json")
+    if record is None:
+        return None
+    rows = [
+        (
+            join((row["name"].replace("_", " "), element("small", PROPERTIES[row["name"]]))),
+            _verdict(row["verdict"]),
+            row["meaning"],
+            *(f"{row[name]:.3g}" for name in ("measured", "ideal", "floor")),
+        )
+        for row in record["properties"]
+    ]
+    held = sum(row["verdict"] == "holds" for row in record["properties"])
+    return [
+        paragraph(
+            "According to the theorem, a model that minimizes the loss has five properties. "
+            f"{held} of {len(rows)} hold for this model, measured on two augmented views of "
+            f"{record['images']:,} images."
+        ),
+        table(
+            f"{TABLE_TITLE}. By chance: {BY_CHANCE}.",
+            ("property", "verdict", "measured as", "measured", "predicted", "by chance"),
+            rows,
+            texts=3,
+        ),
+        *_figures(findings, record["mutual_information"]),
+    ]
+
+
+def _figures(findings: Findings, shared: Mapping[str, Any]) -> Section:
+    pairs = [
+        (" and ".join(map(str, pair["variables"])), f"{pair['nats']:.3g}")
+        for pair in shared["most_dependent"][:PAIRS_SHOWN]
+    ]
+    return [
+        findings.figure(
+            "joint",
+            "Heat map: joint probabilities of the units of the first variables in two views, one "
+            "block per pair of variables. Ideally, diagonal blocks have a bright diagonal and all "
+            "other blocks are uniform.",
+            "Each block is a pair of variables. A block on the diagonal compares a variable with "
+            "itself in the other view: only its own diagonal is bright if both views take the same "
+            "unit. Ideally, all other blocks are uniform.",
+            file="joint_matrix.png",
+        ),
+        findings.figure(
+            "joint",
+            "Heat map and histogram: mutual information of every two variables, "
+            f"{shared['mean']:.3g} nats on average; independent variables would show about "
+            f"{shared['floor']:.2g}.",
+            f"Two variables share {shared['mean']:.3g} nats on average. A variable shares "
+            f"{shared['with_itself_in_the_other_view']:.3g} nats with itself in the other view.",
+            file="mutual_information.png",
+        ),
+        table("The most dependent pairs of variables", ("variables", "shared nats"), pairs)
+        if pairs
+        else None,
+    ]
+
+
+def _tiles(found: Mapping[str, Any]) -> list[Tile]:
+    number = f"{found['properties_that_hold']} of {len(found['properties'])}"
+    return [Tile(number, "properties predicted by the theorem hold")]
+
+
+PART = Part(
+    title="Theorem properties",
+    files=(
+        "joint_matrix.png",
+        "joint_matrix.npy",
+        "mutual_information.png",
+        "mutual_information.npy",
+        "properties.json",
+    ),
+    reads=JointCollector,
+    make=_make,
+    section=_section,
+    tiles=_tiles,
+    method=(
+        "Joint matrix and the five properties",
+        "Two augmented views of every readable image, made as in training, pass through the network "
+        "in evaluation mode. P is the mean over images of the products of their probabilities. "
+        f"“By chance” is the {BY_CHANCE}: independent variables appear to share about v² / 2N nats, "
+        "where v is the sum of var q / mean q over units (D − 1 for one-hot, evenly used codes). "
+        "Properties with a predicted value of 1 hold from 0.9 and hold partly from 0.5. For those "
+        "with a predicted value of 0, the excess over chance counts: up to 0.1 they hold, up to 0.5 "
+        "partly; mutual information is measured in units of ½ ln D. If the chance value exceeds "
+        "that unit, there are too few images for a verdict.",
+    ),
+)

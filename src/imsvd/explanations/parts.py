@@ -1,13 +1,16 @@
-"""`imsvd explain`: every part of an explanation, each written when it is done and not repeated."""
+"""`imsvd explain`: the registry of parts, and the command that makes each part once.
+
+A new part is one module that defines `PART`, and one line in `PARTS`.
+"""
 
 from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -17,9 +20,24 @@ from imsvd.datasets import open_source
 from imsvd.datasets.opening import absolute
 from imsvd.encoder import load
 from imsvd.errors import InputError, Interrupted
-from imsvd.explanations import part_making as parts
-from imsvd.explanations.report import FILE_NAME, write_report
-from imsvd.explanations.subject import Progress, Subject, explanation_key
+from imsvd.explanations import report
+from imsvd.explanations.discreteness import PART as DISCRETENESS
+from imsvd.explanations.embeddings import PART as EMBEDDINGS
+from imsvd.explanations.faithfulness import PART as FAITHFULNESS
+from imsvd.explanations.galleries import PART as GALLERIES
+from imsvd.explanations.grad_cam import PART as GRAD_CAM
+from imsvd.explanations.joint import BY_CHANCE, TABLE_TITLE
+from imsvd.explanations.joint import PART as JOINT
+from imsvd.explanations.meaning import PART as MEANING
+from imsvd.explanations.retrieval import PART as RETRIEVAL
+from imsvd.explanations.subject import (
+    PARTIAL_NAME,
+    PartialPass,
+    Progress,
+    Subject,
+    explanation_key,
+    read_images,
+)
 from imsvd.files import remove_leftovers, write_atomically
 from imsvd.progress import progress_bar
 from imsvd.runs import RunFolder
@@ -28,34 +46,17 @@ FOLDER = "explanations"
 SUMMARY = "summary.json"
 SPLITS = ("train", "test")
 
-
-class Part(NamedTuple):
-    """One part: what makes it, and the files it leaves."""
-
-    make: Callable[[Subject, Progress], dict[str, Any]]
-    files: tuple[str, ...]
-
-
 PARTS = {
-    "joint": Part(
-        parts.explain_joint,
-        (
-            "joint_matrix.png",
-            "joint_matrix.npy",
-            "mutual_information.png",
-            "mutual_information.npy",
-            "properties.json",
-        ),
-    ),
-    "embeddings": Part(parts.explain_embeddings, ("embeddings.png",)),
-    "discreteness": Part(parts.explain_discreteness, ("discreteness.png", "discreteness.json")),
-    "galleries": Part(parts.explain_galleries, ("galleries.json",)),
-    "grad_cam": Part(parts.explain_grad_cam, ("grad_cam.png",)),
-    "faithfulness": Part(parts.explain_faithfulness, ("faithfulness.png", "faithfulness.json")),
-    "meaning": Part(parts.explain_meaning, ("meaning.json",)),
-    "retrieval": Part(parts.explain_retrieval, ("retrieval.json",)),
+    "joint": JOINT,
+    "embeddings": EMBEDDINGS,
+    "discreteness": DISCRETENESS,
+    "galleries": GALLERIES,
+    "grad_cam": GRAD_CAM,
+    "faithfulness": FAITHFULNESS,
+    "meaning": MEANING,
+    "retrieval": RETRIEVAL,
 }
-"""In the order in which they are made."""
+"""In the order of the report."""
 
 
 def explain(
@@ -66,17 +67,17 @@ def explain(
     only: Sequence[str] = (),
     console: Console | None = None,
 ) -> dict[str, Any]:
-    """Measure and draw what the variables of a run are, and return the summary.
+    """Measure and draw what the variables of a run respond to, and return the summary.
 
     Args:
         run: the run folder; results go to its `explanations/`.
         data: images; labels and attributes are used where they exist.
-        split: train (everything, where there is no test part) or test.
+        split: "train" (all images, if there is no test split) or "test".
         only: names of `PARTS`; all of them by default.
         console: where to show progress.
 
     Raises:
-        Interrupted: after Ctrl-C; the parts that were finished are kept.
+        Interrupted: after Ctrl-C; finished parts are kept, and the same call resumes.
     """
     console = console or Console(quiet=True)
     chosen = _check(split, only)
@@ -86,50 +87,45 @@ def explain(
         remove_leftovers(folder)
     summary = _summary(subject, data, split)
     try:
-        for number, name in enumerate(chosen, start=1):
-            if _is_done(subject, summary, name):
-                console.print(f"{name}: already there", highlight=False)
-                continue
-            summary["parts"][name] = _make(name, f"{number} of {len(chosen)}", subject, console)
-            _write(subject, summary)
-            console.print(f"{name}: {_headline(summary['parts'][name])}", highlight=False)
+        _make_parts(subject, chosen, summary, console)
     except KeyboardInterrupt:
-        write_report(subject, summary)
-        console.print("Interrupted; the same command goes on where it was.")
+        report.write_report(subject, summary, PARTS)
+        console.print("Interrupted; run the same command to resume.")
         raise Interrupted(signal.SIGINT) from None
     _write(subject, summary)
+    PartialPass(subject.folder / PARTIAL_NAME, subject.key).remove()
     with console.status("writing the report"):
-        write_report(subject, summary)
+        report.write_report(subject, summary, PARTS)
     return summary
 
 
 def report_path(run: str | Path) -> Path:
-    """Where the report of a run is."""
-    return Path(run) / FOLDER / FILE_NAME
+    """Return the path of a run's report."""
+    return Path(run) / FOLDER / report.FILE_NAME
 
 
 def properties_table(summary: Mapping[str, Any]) -> Table | None:
-    """The theorem's five properties as a table, if the joint matrix has been measured."""
+    """Return the theorem's five properties as a table, if they have been measured."""
     joint = summary["parts"].get("joint")
     if joint is None:
         return None
-    table = Table("property", "measured as", title="What the theorem promises, and what is so")
-    for title in ("measured", "ideal", "floor*", "verdict"):
+    table = Table("property", "measured as", title=TABLE_TITLE)
+    for title in ("measured", "predicted", "by chance*", "verdict"):
         table.add_column(title, justify="right")
     for row in joint["properties"]:
         numbers = (f"{row[name]:.3g}" for name in ("measured", "ideal", "floor"))
         table.add_row(row["name"].replace("_", " "), row["meaning"], *numbers, row["verdict"])
-    table.caption = "* what variables as sure as these would show on so few images if it held"
+    table.caption = f"* {BY_CHANCE}"
     return table
 
 
 def _check(split: str, only: Sequence[str]) -> list[str]:
-    """Return the names of the parts to make, in their order."""
+    """Return the names of the parts to make, in order."""
     if split not in SPLITS:
-        raise InputError(f"--split {split!r} is not possible; choose {' or '.join(SPLITS)}.")
+        raise InputError(f"--split {split!r} does not exist; choose {' or '.join(SPLITS)}.")
     for name in only:
         if name not in PARTS:
-            raise InputError(f"--only {name!r} is no part; choose from {', '.join(PARTS)}.")
+            raise InputError(f"--only {name!r} is not a part; choose from {', '.join(PARTS)}.")
     return [name for name in PARTS if not only or name in only]
 
 
@@ -142,19 +138,13 @@ def _open(run: RunFolder, data: str | Path, split: str) -> Subject:
         )
     config = run.config()
     source = open_source(data, "test" if split == "test" else "train")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return Subject(
-        encoder.to(device),
-        source,
-        config.views,
-        config.seed,
-        run.path / FOLDER,
-        explanation_key(encoder.description, encoder.state_dict(), source),
-    )
+    key = explanation_key(encoder.description, encoder.state_dict(), source)
+    encoder = encoder.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    return Subject(encoder, source, config.views, config.seed, run.path / FOLDER, key)
 
 
 def _summary(subject: Subject, data: str | Path, split: str) -> dict[str, Any]:
-    """The summary of an earlier call with the same encoder and images, or a new one."""
+    """Return the summary of an earlier call with the same encoder and images, or a new one."""
     try:
         existing = json.loads((subject.folder / SUMMARY).read_text())
     except (OSError, ValueError):
@@ -175,9 +165,31 @@ def _summary(subject: Subject, data: str | Path, split: str) -> dict[str, Any]:
     }
 
 
-def _write(subject: Subject, summary: Mapping[str, Any]) -> None:
-    content = json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    write_atomically(subject.folder / SUMMARY, content.encode())
+def _make_parts(
+    subject: Subject, chosen: Sequence[str], summary: dict[str, Any], console: Console
+) -> None:
+    """Read the images once for all chosen parts, then make those that are not finished."""
+    left = [name for name in chosen if not _is_done(subject, summary, name)]
+    kinds = list(dict.fromkeys(PARTS[name].reads for name in left))
+    with progress_bar(console) as bar:
+        results = read_images(subject, kinds, _shown(bar, "reading images")) if kinds else {}
+    for number, name in enumerate(chosen, start=1):
+        if name not in left:
+            console.print(f"{name}: already finished", highlight=False)
+            continue
+        part = PARTS[name]
+        with progress_bar(console) as bar:
+            progress = _shown(bar, f"{name} ({number} of {len(chosen)})")
+            summary["parts"][name] = part.make(subject, results[part.reads], progress)
+        _write(subject, summary)
+        tiles = part.tiles(summary["parts"][name])
+        said = "; ".join(f"{tile.number} {tile.text}" for tile in tiles) or "done"
+        console.print(f"{name}: {said}", highlight=False)
+
+
+def _shown(bar: Any, title: str) -> Progress:
+    task = bar.add_task(title, total=None)
+    return lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _is_done(subject: Subject, summary: Mapping[str, Any], name: str) -> bool:
@@ -185,22 +197,6 @@ def _is_done(subject: Subject, summary: Mapping[str, Any], name: str) -> bool:
     return name in summary["parts"] and all(file.exists() for file in files)
 
 
-def _make(name: str, place: str, subject: Subject, console: Console) -> dict[str, Any]:
-    with progress_bar(console) as bar:
-        task = bar.add_task(f"{name} ({place})", total=None)
-        return PARTS[name].make(
-            subject, lambda done, total: bar.update(task, completed=done, total=total)
-        )
-
-
-def _headline(record: Mapping[str, Any]) -> str:
-    """The plain numbers of a part's summary in one line."""
-    numbers = {
-        name.replace("_", " "): value
-        for name, value in record.items()
-        if isinstance(value, int | float | str)
-    }
-    return ", ".join(
-        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in numbers.items()
-    )
+def _write(subject: Subject, summary: Mapping[str, Any]) -> None:
+    content = json.dumps(summary, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    write_atomically(subject.folder / SUMMARY, content.encode())

@@ -1,7 +1,7 @@
-"""`report.html`: everything an explanation found, in one file that needs nothing else.
+"""`report.html`: everything an explanation found, in one self-contained file.
 
 No script and no network: images are embedded, and a content security policy forbids the rest. All
-names come from users' files and are escaped where elements are made, see `report_html`.
+names come from users' files and are escaped where elements are made, see `sections`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,18 @@ from typing import Any
 
 from imsvd.errors import InputError
 from imsvd.evaluation.results import collect
-from imsvd.explanations.report_findings import Findings, named, percent
-from imsvd.explanations.report_html import Html, element, figure, join, link, paragraph, table
-from imsvd.explanations.report_methods import METHODS
-from imsvd.explanations.report_sections import SECTIONS
+from imsvd.explanations.sections import (
+    Findings,
+    Html,
+    Part,
+    element,
+    figure,
+    join,
+    link,
+    named,
+    paragraph,
+    table,
+)
 from imsvd.explanations.subject import Subject
 from imsvd.figures import draw_training
 from imsvd.files import write_atomically
@@ -30,20 +38,19 @@ PAPER = "arXiv 2501.03469"
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 
 
-def write_report(subject: Subject, summary: Mapping[str, Any]) -> Path:
-    """Write the page of all parts in the summary beside their files, and return its path."""
+def write_report(subject: Subject, summary: Mapping[str, Any], parts: Mapping[str, Part]) -> Path:
+    """Write the page of all finished parts and return its path."""
     path = subject.folder / FILE_NAME
-    # A path of undecodable bytes holds what UTF-8 cannot; the page shows a question mark for it.
-    write_atomically(path, report_page(subject, summary).encode("utf-8", "replace"))
+    # UTF-8 cannot represent undecodable bytes of a path; the page shows question marks instead.
+    write_atomically(path, report_page(subject, summary, parts).encode("utf-8", "replace"))
     return path
 
 
-def report_page(subject: Subject, summary: Mapping[str, Any]) -> Html:
-    """The whole page."""
-    findings = Findings(subject, summary)
+def report_page(subject: Subject, summary: Mapping[str, Any], parts: Mapping[str, Part]) -> Html:
+    """Return the whole page."""
     run = RunFolder(subject.folder.parent)
     title = f"What {Path(summary['run']).name} sees"
-    sections = _sections(findings, run)
+    sections = _sections(Findings(subject, summary), run, parts)
     contents = [element("li", link(name, heading)) for name, heading, _ in sections]
     header = element(
         "header",
@@ -52,18 +59,15 @@ def report_page(subject: Subject, summary: Mapping[str, Any]) -> Html:
         _facts(run, summary),
         element("nav", element("ul", *contents), aria_label="Contents"),
     )
+    shown = [
+        element("section", element("h2", heading), *content, id=name)
+        for name, heading, content in sections
+    ]
     body = element(
         "body",
         element("a", "Skip to the findings", href="#findings", class_="skip"),
         header,
-        element(
-            "main",
-            *(
-                element("section", element("h2", heading), *content, id=name)
-                for name, heading, content in sections
-            ),
-            id="findings",
-        ),
+        element("main", *shown, id="findings"),
         _footer(summary),
     )
     return join((Html("<!doctype html>\n"), element("html", _head(title), body, lang="en"), "\n"))
@@ -82,157 +86,84 @@ def _head(title: str) -> Html:
 
 
 def _lead(summary: Mapping[str, Any]) -> str:
+    units = summary["units"]
+    sizes = f"{units[0]} units each"
+    if len(set(units)) > 1:
+        sizes = f"{min(units)} to {max(units)} units"
     return (
-        f"{_variables(summary['units'])}, looked at on {summary['images']:,} images. "
-        "A variable chooses one of its units for every image; this page shows how decided the "
-        "choices are, what they respond to, and how true the explanations are."
+        f"{len(units):,} variables of {sizes}, measured on {summary['images']:,} images. Each "
+        "variable takes one of its units for every image. This page shows how decided these choices "
+        "are, what they respond to, and how far the explanations can be trusted."
     )
-
-
-def _variables(units: Sequence[int]) -> str:
-    """The variables and units in words."""
-    if len(set(units)) == 1:
-        return f"{len(units):,} variables of {units[0]} units each"
-    return f"{len(units):,} variables of {min(units)} to {max(units)} units"
 
 
 def _facts(run: RunFolder, summary: Mapping[str, Any]) -> Html:
-    config = run.config()
-    records = run.metrics()
-    epochs = (
-        f"{records[-1]['epoch']} of {counted(config.training.epochs, 'epoch')}" if records else ""
-    )
-    trained = join((named(config.data.source), f", {epochs}" if epochs else ""))
+    config, records = run.config(), run.metrics()
+    epochs = ""
+    if records:
+        epochs = f", {records[-1]['epoch']} of {counted(config.training.epochs, 'epoch')}"
+    size = config.views.views[0].size
     facts: dict[str, str] = {
         "Run": element("code", summary["run"]),
-        "Method": f"{config.method.name}, {config.backbone.name} at {_size(config.views)} px",
-        "Trained on": trained,
+        "Method": f"{config.method.name}, {config.backbone.name} at {size} px",
+        "Trained on": join((named(config.data.source), epochs)),
         "Explained on": join((named(summary["data"]), f" ({summary['split']})")),
     }
     rows = [join((element("dt", name), element("dd", value))) for name, value in facts.items()]
     return element("dl", *rows, class_="facts")
 
 
-def _size(views: Any) -> int:
-    return int(views.views[0].size)
-
-
-def _sections(findings: Findings, run: RunFolder) -> list[tuple[str, str, list[Html]]]:
-    """Id, heading and content of every section that has something to say."""
-    made = []
-    for section in SECTIONS:
-        content = section.make(findings)
-        if content is None:
-            continue
-        how = link(f"how-{section.part}", f"How this is measured: {METHODS[section.part].title}")
-        kept = [part for part in content if part is not None]
-        made.append((section.part, section.title, [*kept, element("p", how, class_="how")]))
-    parts = [name for name, _, _ in made]
-    training = _training(run)
+def _sections(
+    findings: Findings, run: RunFolder, parts: Mapping[str, Part]
+) -> list[tuple[str, str, list[Html]]]:
+    """Return id, heading and content of every section that has content."""
+    made: dict[str, list[Html]] = {}
+    for name, part in parts.items():
+        content = part.section(findings)
+        if content is not None:
+            how = link(f"how-{name}", f"How this is measured: {part.method[0]}")
+            kept = [each for each in content if each is not None]
+            made[name] = [*kept, element("p", how, class_="how")]
+    shown = {name: parts[name] for name in made}
+    tiles, training = _tiles(findings.summary["parts"], shown), _training(run)
     return [
-        ("in-short", "In short", [_tiles(findings.summary["parts"], parts)]),
-        *made,
+        *([("summary", "Summary", [tiles])] if tiles else []),
+        *((name, parts[name].title, content) for name, content in made.items()),
         *([("training", "Training", training)] if training else []),
-        ("how", "How each number is measured", [_methods(parts)]),
+        ("how", "How each number is measured", [_methods(shown)]),
     ]
 
 
-def _tiles(headlines: Mapping[str, Any], parts: Sequence[str]) -> Html:
-    """The most important number of every part, linked to its section."""
-    tiles = []
-    for part in parts:
-        for number, told in TILES.get(part, _no_tile)(headlines[part]):
-            tiles.append(
-                element("li", element("strong", number), element("span", link(part, told)))
-            )
-    if not tiles:
+def _tiles(headlines: Mapping[str, Any], parts: Mapping[str, Part]) -> Html:
+    """Return the headline numbers of all parts, linked to their sections."""
+    tiles = [
+        element("li", element("strong", tile.number), element("span", link(name, tile.text)))
+        for name, part in parts.items()
+        for tile in part.tiles(headlines[name])
+    ]
+    if not parts:
         return paragraph("No part has been finished yet.")
-    return element("ul", *tiles, class_="tiles")
-
-
-Tile = tuple[str, str]
-
-
-def _no_tile(_: Mapping[str, Any]) -> list[Tile]:
-    return []
-
-
-def _joint_tile(found: Mapping[str, Any]) -> list[Tile]:
-    return [
-        (
-            f"{found['properties_that_hold']} of {len(found['properties'])}",
-            "properties of the theorem hold",
-        )
-    ]
-
-
-def _discreteness_tile(found: Mapping[str, Any]) -> list[Tile]:
-    return [
-        (percent(found["share_above_0.9"]), "of choices are decided (q above 0.9)"),
-        (
-            f"{found['bits_lower']:.0f} to {found['bits_upper']:.0f} bits",
-            f"in a code, of a capacity of {found['bits_capacity']:.0f}",
-        ),
-    ]
-
-
-def _faithfulness_tile(found: Mapping[str, Any]) -> list[Tile]:
-    if found.get("mean_difference") is None:
-        return [("–", "no map has positive evidence")]
-    low, high = found["mean_difference_95"]
-    return [
-        (
-            f"{found['mean_difference']:+.2f}",
-            f"more fall of q in highlighted regions (95 %: {low:.2f} to {high:.2f})",
-        )
-    ]
-
-
-def _meaning_tile(found: Mapping[str, Any]) -> list[Tile]:
-    if not found["attributes_known"]:
-        return []
-    return [
-        (
-            f"{found['attributes_recovered']} of {found['attributes_known']}",
-            "known attributes recovered by single variables",
-        )
-    ]
-
-
-def _retrieval_tile(found: Mapping[str, Any]) -> list[Tile]:
-    if "code_recall_at_1" not in found:
-        return []
-    cosine = percent(found["cosine_recall_at_1"])
-    return [(percent(found["code_recall_at_1"]), f"recall@1 by shared units (cosine: {cosine})")]
-
-
-TILES = {
-    "joint": _joint_tile,
-    "discreteness": _discreteness_tile,
-    "faithfulness": _faithfulness_tile,
-    "meaning": _meaning_tile,
-    "retrieval": _retrieval_tile,
-}
+    return element("ul", *tiles, class_="tiles") if tiles else Html()
 
 
 def _training(run: RunFolder) -> list[Html]:
-    """Curves and evaluations, as far as there are any."""
+    """Return training curves and evaluation results, if there are any."""
     content: list[Html] = []
     if records := run.metrics():
         first, last = records[0]["loss"], records[-1]["loss"]
         alt = (
-            f"Line charts: the loss and its terms over {counted(records[-1]['epoch'], 'epoch')} beside "
+            f"Line charts: the loss and its terms over {counted(records[-1]['epoch'], 'epoch')} with "
             f"their bounds; the loss goes from {first:.2f} to {last:.2f}."
         )
         if (drawn := _training_figure(run, records, alt)) is not None:
             content.append(drawn)
-    with contextlib.suppress(InputError):  # no evaluation was made
+    with contextlib.suppress(InputError):  # there are no results
         rows = [
             (row.protocol, named(row.data), row.metric.replace("_", " "), f"{row.value:.2f}")
             for row in collect([run.path])
         ]
-        head = ("protocol", "data", "measure", "%")
-        content.append(table("Evaluations of this run, the latest of each", head, rows, texts=3))
+        head = ("protocol", "data", "metric", "%")
+        content.append(table("Latest result of each evaluation of this run", head, rows, texts=3))
     return content
 
 
@@ -244,11 +175,10 @@ def _training_figure(run: RunFolder, records: Sequence[Mapping[str, Any]], alt: 
         return figure(draw_training(records, Path(folder) / "training.png"), alt)
 
 
-def _methods(parts: Sequence[str]) -> Html:
+def _methods(parts: Mapping[str, Part]) -> Html:
     entries = [
-        join((element("dt", method.title, id=f"how-{part}"), element("dd", method.text)))
-        for part, method in METHODS.items()
-        if part in parts
+        join((element("dt", part.method[0], id=f"how-{name}"), element("dd", part.method[1])))
+        for name, part in parts.items()
     ]
     return element("dl", *entries, class_="methods")
 
@@ -258,7 +188,7 @@ def _footer(summary: Mapping[str, Any]) -> Html:
         "footer",
         paragraph(
             f"Made by imsvd {summary['version']}. Variables, units and images are numbered from 0. "
-            f"The numbers are in the JSON files beside this page. The method: IMSVD, {PAPER}. "
+            f"The JSON files beside this page hold all numbers. Method: IMSVD, {PAPER}. "
             "Encoder and images: ",
             element("code", summary["key"]),
             ".",

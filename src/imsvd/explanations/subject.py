@@ -1,25 +1,54 @@
-"""What is explained: an encoder with discrete variables, and the images that it is shown."""
+"""What is explained: an encoder with discrete variables, and the images it is applied to.
+
+`read_images` makes one pass over the images and decodes each of them once. Collectors take from
+every batch what their part of the explanation needs: the plain image, two augmented views, or both.
+The pass saves its state as it goes, so that an interrupted command resumes in the middle.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+import time
+import zipfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from imsvd.datasets import ImageSource, UnreadableImage
+from imsvd.datasets import ImageSource, UnreadableImage, small_image_size
 from imsvd.datasets.sources import EncodedSource
 from imsvd.datasets.streams import StreamSource
 from imsvd.encoder import Encoder, EncoderDescription
+from imsvd.errors import InputError
 from imsvd.evaluation.features import center_crop
+from imsvd.files import complete_or_absent
 from imsvd.information import soft_discretize
-from imsvd.views import ViewsSettings
+from imsvd.views import ViewsSettings, batch_views, image_views, normalize
+from imsvd.views.samples import Sample, make_samples, stack_views
+
+BATCH = 128
+"""Images per forward pass."""
+PHOTOGRAPHS = 16
+"""Full-size images held in memory at a time."""
+EPOCH = 0
+"""The training epoch whose views are reproduced."""
+PARTIAL_NAME = "images.partial.npz"
+SAVE_INTERVAL = 15.0
+"""Seconds between two saves, and so the most work that an interruption loses."""
+_SAVE_COST = 0.05
+"""Largest share of the time spent on saving; a large state is saved less often."""
+_KEY_SAMPLE = 64
+"""Images whose content enters the key: names alone do not identify images."""
 
 Progress = Callable[[int, int], None]
-"""Called with (done, total) as work goes on."""
+"""Called with (done, total)."""
+State = Mapping[str, NDArray[Any]]
 
 
 class Subject(NamedTuple):
@@ -28,86 +57,60 @@ class Subject(NamedTuple):
     encoder: Encoder
     source: ImageSource
     views: ViewsSettings
-    """The views of the training, of which pairs are made again."""
+    """The augmentation used in training."""
     seed: int
     folder: Path
-    """Where results go."""
+    """Where results are written."""
     key: str
-    """Names encoder and data; results with another key are out of date."""
+    """Identifies encoder and images; results with another key are out of date."""
 
     @property
     def units(self) -> tuple[int, ...]:
-        """Units of each variable."""
+        """Number of units of each variable."""
         return self.encoder.description.units
 
     @property
     def device(self) -> torch.device:
-        """Where the encoder is."""
+        """Device of the encoder."""
         return self.encoder.mean.device
 
-    def picture(self, index: int, size: int | None = None) -> Tensor:
-        """An image as the encoder sees it whole, (3, size, size) uint8; raises `UnreadableImage`."""
-        return center_crop(self.source.read(index), size or self.encoder.description.size)
-
-
-class Pictures(NamedTuple):
-    """Readable images, (n, 3, size, size) uint8, and where they are in the source."""
-
-    images: Tensor
-    indices: list[int]
+    def crop(self, index: int) -> Tensor:
+        """Read an image as the encoder sees it, (3, size, size) uint8; raises `UnreadableImage`."""
+        return center_crop(self.source.read(index), self.encoder.description.size)
 
 
 def evenly_spaced(total: int, wanted: int) -> list[int]:
-    """At most `wanted` of the numbers below `total`, spread evenly, the first always among them."""
+    """Return at most `wanted` of the numbers below `total`, evenly spaced from 0."""
     count = min(total, wanted)
     return [number * total // count for number in range(count)]
 
 
-def read_pictures(subject: Subject, indices: list[int]) -> Pictures:
-    """Read images as the encoder sees them; those that cannot be read are left out."""
-    images, kept = [], []
-    for index in indices:
-        try:
-            images.append(subject.picture(index))
-            kept.append(index)
-        except UnreadableImage:
-            continue
-    size = subject.encoder.description.size
-    stacked = torch.stack(images) if images else torch.empty(0, 3, size, size, dtype=torch.uint8)
-    return Pictures(stacked, kept)
-
-
 def view_probabilities(encoder: Encoder, views: Tensor) -> Tensor:
-    """q (Eq. 1) of views that are normalized already, (batch, width)."""
+    """Return q (Eq. 1) of normalized views, (batch, width)."""
     return soft_discretize(encoder.projector(encoder.backbone(views)), encoder.description.units)
 
 
 def unit_starts(units: tuple[int, ...]) -> list[int]:
-    """Where each variable begins among all units."""
+    """Return the position of each variable's first unit among all units."""
     starts = [0]
     for size in units[:-1]:
         starts.append(starts[-1] + size)
     return starts
 
 
-SAMPLE = 64
-"""Images whose content is looked at: others may have the same names."""
-
-
 def explanation_key(
     description: EncoderDescription, weights: Mapping[str, Tensor], source: ImageSource
 ) -> str:
-    """Short hashes of an encoder, and of the listing of the images and some of their contents."""
-    return f"{encoder_key(description, weights)}-{_image_key(source)}"
+    """Cache key identifying the encoder and the images an explanation belongs to."""
+    return f"{_encoder_key(description, weights)}-{_image_key(source)}"
 
 
 def is_of_encoder(key: str, description: EncoderDescription, weights: Mapping[str, Tensor]) -> bool:
-    """Whether `key` is that of an explanation of this encoder."""
-    return key.partition("-")[0] == encoder_key(description, weights)
+    """Return whether `key` belongs to an explanation of this encoder."""
+    return key.partition("-")[0] == _encoder_key(description, weights)
 
 
-def encoder_key(description: EncoderDescription, weights: Mapping[str, Tensor]) -> str:
-    """A short hash of an encoder's description and weights."""
+def _encoder_key(description: EncoderDescription, weights: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256(description.model_dump_json().encode())
     for name, value in sorted(weights.items()):
         digest.update(name.encode())
@@ -117,9 +120,9 @@ def encoder_key(description: EncoderDescription, weights: Mapping[str, Tensor]) 
 
 def _image_key(source: ImageSource) -> str:
     digest = hashlib.sha256(source.fingerprint().encode())
-    if isinstance(source, StreamSource):  # may be far away, and every image costs a whole chunk
+    if isinstance(source, StreamSource):  # may be remote, and every image costs a whole chunk
         return digest.hexdigest()[:12]
-    for index in range(0, len(source), max(1, -(-len(source) // SAMPLE))):
+    for index in range(0, len(source), max(1, -(-len(source) // _KEY_SAMPLE))):
         digest.update(hashlib.sha256(_content(source, index)).digest())
     return digest.hexdigest()[:12]
 
@@ -131,3 +134,293 @@ def _content(source: ImageSource, index: int) -> bytes:
         return source.read(index).numpy().tobytes()
     except UnreadableImage:
         return b""
+
+
+class Batch(NamedTuple):
+    """Readable images, in the order of the source."""
+
+    indices: list[int]
+    crops: Tensor
+    """(batch, 3, size, size) uint8, as the encoder sees whole images."""
+    views: tuple[Tensor, ...]
+    """Two augmented views, normalized; empty if no collector uses them."""
+    view_q: tuple[Tensor, ...]
+    """The probabilities of the views, (batch, width) each."""
+
+
+class Collector(ABC):
+    """Gathers from the pass over the images what one or several parts need.
+
+    Everything gathered is in `sums` and `rows`, so that an interrupted pass can be resumed.
+    """
+
+    name: str
+    uses_views = False
+    writes_file = False
+    """Whether `finish` writes the result to a file, from which `stored` reads it."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self.sums: dict[str, Tensor] = {}
+        """Tensors of fixed size, updated in place."""
+        self.rows: dict[str, list[NDArray[Any]]] = {}
+        """Arrays that grow; each list starts with an empty array."""
+
+    @classmethod
+    def stored(cls, subject: Subject) -> Any:  # noqa: ARG003 - most results are not stored
+        """Return the result of an earlier pass if it is kept in a file, else None."""
+        return None
+
+    def wanted(self) -> Sequence[int]:
+        """Return the images needed, in ascending order."""
+        return range(len(self.subject.source))
+
+    @abstractmethod
+    def take(self, batch: Batch) -> None:
+        """Take what is needed from a batch, which may hold more images than are wanted."""
+
+    def finish(self) -> Any:
+        """Return the result after the last batch."""
+        return self
+
+    def joined(self, name: str) -> NDArray[Any]:
+        """Return all rows gathered under a name."""
+        self.rows[name] = [np.concatenate(self.rows[name])]
+        return self.rows[name][0]
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return everything gathered so far."""
+        sums = {name: value.cpu().numpy() for name, value in self.sums.items()}
+        return sums | {name: self.joined(name) for name in self.rows}
+
+    def restore(self, state: State) -> None:
+        """Continue from an earlier state."""
+        for name, value in self.sums.items():
+            value.copy_(torch.from_numpy(state[name]))
+        for name in self.rows:
+            self.rows[name] = [state[name]]
+
+
+class PartialPass:
+    """A file with the state of an unfinished pass.
+
+    The state is saved while the pass runs, not when it is interrupted: an interruption may come in
+    the middle of an addition, and a kill leaves no time at all.
+
+    Args:
+        path: the file, ending in .npz.
+        key: identifies encoder and images; a state with another key is ignored.
+    """
+
+    def __init__(self, path: Path, key: str) -> None:
+        self._path = path
+        self._key = key
+        self._interval = SAVE_INTERVAL
+        self._saved_at = time.monotonic()
+
+    def read(self) -> dict[str, NDArray[Any]] | None:
+        """Return the saved state, or None if it is missing, damaged or has another key."""
+        try:
+            with np.load(self._path, allow_pickle=False) as file:
+                state = {name: file[name] for name in file.files}
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+            return None
+        return state if str(state.pop("key", "")) == self._key else None
+
+    def save_when_due(self, state: Callable[[], State]) -> None:
+        """Save if the last save is long enough ago; call this only between two batches."""
+        started = time.monotonic()
+        if started - self._saved_at >= self._interval:
+            self.save(state())
+            self._interval = max(SAVE_INTERVAL, (self._saved_at - started) / _SAVE_COST)
+
+    def save(self, state: State) -> None:
+        """Save now."""
+        arrays: dict[str, Any] = {**state, "key": np.array(self._key)}
+        with complete_or_absent(self._path) as temporary, temporary.open("wb") as file:
+            # Straight into the file: the joint matrix of 8,160 units takes half a GiB.
+            np.savez(file, **arrays)
+        self._saved_at = time.monotonic()
+
+    def remove(self) -> None:
+        """Delete the file."""
+        self._path.unlink(missing_ok=True)
+
+
+Results = dict[type[Collector], Any]
+"""What each kind of collector found."""
+
+
+@torch.no_grad()
+def read_images(
+    subject: Subject, kinds: Sequence[type[Collector]], progress: Progress | None = None
+) -> Results:
+    """Decode every wanted image once and return the result of each kind of collector.
+
+    An earlier pass is resumed if it covered the same kinds. Results that outlive the command only
+    in memory stay in the partial file until `PartialPass.remove`.
+    """
+    results: Results = {}
+    for kind in kinds:
+        if (found := kind.stored(subject)) is not None:
+            results[kind] = found
+    collectors = [kind(subject) for kind in kinds if kind not in results]
+    if not collectors:
+        return results
+    saved = PartialPass(subject.folder / PARTIAL_NAME, subject.key)
+    place = _run_pass(subject, collectors, saved, progress)
+    results |= {type(each): each.finish() for each in collectors}
+    in_memory = [each for each in collectors if not each.writes_file]
+    if in_memory:
+        saved.save(_state(in_memory, place))
+    else:
+        saved.remove()
+    return results
+
+
+def _run_pass(
+    subject: Subject,
+    collectors: Sequence[Collector],
+    saved: PartialPass,
+    progress: Progress | None,
+) -> State:
+    """Feed the collectors; return how far the pass has come."""
+    order = sorted({index for each in collectors for index in each.wanted()})
+    first, readable = _restore(saved.read(), collectors)
+    done = sum(index < first for index in order)
+    place = {"next": np.array(first), "readable": np.array(readable)}
+    if progress is not None:
+        progress(done, len(order))
+    with_views = any(each.uses_views for each in collectors)
+    for batch, tried in _batches(subject, order[done:], with_views):
+        if batch is not None:
+            for each in collectors:
+                each.take(batch)
+            readable += len(batch.indices)
+        done += tried
+        place = {"next": np.array(order[done - 1] + 1), "readable": np.array(readable)}
+        saved.save_when_due(partial(_state, collectors, place))
+        if progress is not None:
+            progress(done, len(order))
+    if not readable:
+        raise InputError(f"none of the {len(order):,} images can be read; give others.")
+    return place
+
+
+def _state(collectors: Sequence[Collector], place: State) -> State:
+    return dict(place) | {
+        f"{each.name}.{field}": value
+        for each in collectors
+        for field, value in each.state().items()
+    }
+
+
+def _restore(
+    state: dict[str, NDArray[Any]] | None, collectors: Sequence[Collector]
+) -> tuple[int, int]:
+    """Restore the collectors; return the next image to read and the readable ones so far."""
+    saved = {} if state is None else state
+    names = {name.partition(".")[0] for name in saved}
+    if any(each.name not in names for each in collectors):
+        return 0, 0
+    for each in collectors:
+        prefix = f"{each.name}."
+        each.restore({k.removeprefix(prefix): v for k, v in saved.items() if k.startswith(prefix)})
+    return int(saved["next"]), int(saved["readable"])
+
+
+def _batches(
+    subject: Subject, order: Sequence[int], with_views: bool
+) -> Iterator[tuple[Batch | None, int]]:
+    """Yield batches, or None where nothing can be read, with the number of images tried."""
+    # Local views take no part in the joint distribution.
+    views = subject.views.model_copy(update={"local_views": 0})
+    side = small_image_size(subject.source) if with_views else None
+    for start in range(0, len(order), BATCH):
+        chosen = order[start : start + BATCH]
+        yield _batch(subject, chosen, views if with_views else None, side), len(chosen)
+
+
+def _batch(
+    subject: Subject, chosen: Sequence[int], views: ViewsSettings | None, side: int | None
+) -> Batch | None:
+    """Read images and make what collectors need of them, a few full-size images at a time."""
+    indices: list[int] = []
+    crops: list[Tensor] = []
+    samples: list[Sample] = []
+    images: dict[int, Tensor] = {}
+    step = PHOTOGRAPHS if side is None else BATCH
+    for start in range(0, len(chosen), step):
+        images = _read(subject.source, chosen[start : start + step])
+        indices += images
+        crops += [center_crop(each, subject.encoder.description.size) for each in images.values()]
+        if images and views is not None and side is None:
+            samples += make_samples(_Decoded(images), views, subject.seed, EPOCH, list(images))
+    if not indices:
+        return None
+    if views is None:
+        return Batch(indices, torch.stack(crops), (), ())
+    if side is None:
+        stacked = zip(stack_views(samples), views.views, strict=True)
+        made = [normalize(levels, view) for levels, view in stacked]
+    else:
+        made = _small_views(images, views, subject.seed, side)
+    pair = tuple(view.to(subject.device) for view in made)
+    q = tuple(view_probabilities(subject.encoder, view) for view in pair)
+    return Batch(indices, torch.stack(crops), pair, q)
+
+
+def _read(source: ImageSource, chosen: Sequence[int]) -> dict[int, Tensor]:
+    """Decode images; those that cannot be read are left out, never replaced."""
+    if not isinstance(source, EncodedSource):  # drawing images together is faster
+        try:
+            return dict(zip(chosen, source.read_many(chosen), strict=True))
+        except UnreadableImage:
+            pass
+    images = {}
+    for index in chosen:
+        try:
+            images[index] = source.read(index)
+        except UnreadableImage:
+            continue
+    return images
+
+
+class _Decoded(ImageSource):
+    """Images in memory, from which training's own code makes views without decoding them again."""
+
+    def __init__(self, images: Mapping[int, Tensor]) -> None:
+        self._images = images
+
+    def __len__(self) -> int:
+        return max(self._images) + 1  # indices are those of the whole source
+
+    def read(self, index: int) -> Tensor:
+        return self._images[index]
+
+    def identity(self, index: int) -> str:
+        return str(index)
+
+    def fingerprint(self) -> str:
+        return ""
+
+
+def _small_views(
+    images: Mapping[int, Tensor], views: ViewsSettings, seed: int, side: int
+) -> list[Tensor]:
+    """Make both views of small images in one go; an image of another size is treated alone."""
+    regular = {index: image for index, image in images.items() if image.shape == (3, side, side)}
+    made = []
+    if regular:
+        stacked, numbers = torch.stack(list(regular.values())), np.array(list(regular))
+        made.append(batch_views(stacked, views, seed=seed, epoch=EPOCH, indices=numbers))
+    others = [index for index in images if index not in regular]
+    for index in others:
+        single = image_views(images[index], views, seed=seed, epoch=EPOCH, index=index)
+        made.append([view[None] for view in single])
+    joined = [torch.cat(parts) for parts in zip(*made, strict=True)]
+    if not others:
+        return joined
+    order = [*regular, *others]
+    back = torch.tensor([order.index(index) for index in images])
+    return [view[back] for view in joined]
