@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 from typer.core import TyperGroup
 
 from imsvd import __version__
@@ -106,19 +105,6 @@ Sets = Annotated[
         "`imsvd recipes --keys` lists all keys.",
     ),
 ]
-ProtocolEpochs = Annotated[
-    int | None,
-    typer.Option("--epochs", metavar="N", help="Epochs to train. Default: as published."),
-]
-ProtocolSets = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Change a setting of the protocol, such as head_lr=0.1 or compute.devices=2; "
-        "repeatable.",
-    ),
-]
 
 
 @app.callback(invoke_without_command=True)
@@ -178,44 +164,3 @@ def whole_numbers(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise InputError(f"{text!r} is not a list of integers such as 1,2,4.") from None
-
-
-def number_pairs(text: str) -> tuple[tuple[int, int], ...]:
-    """Parse a list of sizes such as "256,8160 2048,8160"."""
-    pairs = tuple(whole_numbers(pair) for pair in text.split())
-    if not pairs or any(len(pair) != 2 for pair in pairs):
-        raise InputError(f"{text!r} is not a list of sizes such as '256,8160 2048,8160'.")
-    return tuple((pair[0], pair[1]) for pair in pairs)
-
-
-def width_lists(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Parse the layer widths of two projectors, such as "8192,8160 8192,8192,8192"."""
-    lists = [whole_numbers(part) for part in text.split()]
-    if len(lists) != 2:
-        raise InputError(f"{text!r} is not two lists of widths such as '8192,8160 8192,8192,8192'.")
-    return lists[0], lists[1]
-
-
-def say_where(run: str) -> None:
-    """Print where results are recorded if not in the run folder: a timm backbone has none."""
-    from imsvd.encoder import results_folder  # noqa: PLC0415
-
-    if (folder := results_folder(run)) != Path(run):
-        console.print(f"Recorded in {folder / 'results.jsonl'}", highlight=False, soft_wrap=True)
-
-
-def print_trained(run: str, metrics: dict[str, float]) -> None:
-    """Print the metrics of an evaluation, once for all processes."""
-    from imsvd.distributed import rank  # noqa: PLC0415
-
-    if rank() == 0:
-        print_metrics(metrics)
-        say_where(run)
-
-
-def print_metrics(metrics: dict[str, float]) -> None:
-    """Print percentages as a table."""
-    table = Table("metric", "%")
-    for name, value in metrics.items():
-        table.add_row(name, f"{value:.2f}")
-    console.print(table)

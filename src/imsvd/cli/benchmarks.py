@@ -7,20 +7,23 @@ from typing import Annotated
 
 import typer
 
-from imsvd.cli.app import bench, console, number_pairs, whole_numbers, width_lists
+from imsvd.cli.app import bench, console, name_list, whole_numbers
+from imsvd.errors import InputError
 
 Repeats = Annotated[
-    int, typer.Option(help="Rounds; each measures every case once, in a fresh process.")
+    int,
+    typer.Option(metavar="N", help="Rounds; each measures every case once, in a fresh process."),
 ]
 Output = Annotated[
-    Path | None, typer.Option(help="Also write the results to this path, as .json and .md.")
+    Path | None,
+    typer.Option(metavar="FILE", help="Also write the results to this path, as .json and .md."),
 ]
 
 
 @bench.command("loss")
 def bench_loss(
     sizes: Annotated[
-        str, typer.Option(metavar="BATCH,WIDTH …", help="Sizes, separated by spaces.")
+        str, typer.Option(metavar="N,N …", help="Batch sizes and widths to measure.")
     ] = "256,8160 2048,8160 2048,16320 512,65280",
     ranks: Annotated[
         str, typer.Option(metavar="N,…", help="Numbers of gloo processes that share the batch.")
@@ -31,17 +34,19 @@ def bench_loss(
     """Compare time and memory of the IMSVD loss with its lower bound, its dense form and its peers."""
     from imsvd.bench.loss import run  # noqa: PLC0415
 
-    run(number_pairs(sizes), whole_numbers(ranks), repeats, console, output=output)
+    run(_number_pairs(sizes), whole_numbers(ranks), repeats, console, output=output)
 
 
 @bench.command("heads")
 def bench_heads(
-    batch: Annotated[int, typer.Option(help="Images per step, over all processes.")] = 2048,
+    batch: Annotated[
+        int, typer.Option(metavar="N", help="Images per step, over all processes.")
+    ] = 2048,
     widths: Annotated[
         str,
         typer.Option(
-            metavar="W,… W,…",
-            help="Layers of IMSVD's projector, then of VICReg's and Barlow Twins'.",
+            metavar="N,… N,…",
+            help="Layer widths of IMSVD's projector, then of VICReg's and Barlow Twins'.",
         ),
     ] = "8192,8160 8192,8192,8192",
     repeats: Repeats = 1,
@@ -50,16 +55,21 @@ def bench_heads(
     """Compare projector and loss of IMSVD, VICReg and Barlow Twins, alone and in a whole step."""
     from imsvd.bench.heads import run  # noqa: PLC0415
 
-    run(batch, width_lists(widths), repeats, console, output)
+    run(batch, _width_lists(widths), repeats, console, output)
 
 
 @bench.command("views")
 def bench_views(
-    images: Annotated[Path, typer.Argument(help="Folder of full-size JPEG photographs.")],
+    images: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder of full-size JPEG photographs.")
+    ],
     small: Annotated[
-        Path | None, typer.Option(help="Folder of small images, such as CIFAR-10.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Folder of small images, such as CIFAR-10."),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Processor time of one measurement.")] = 3,
+    seconds: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Processor time of one measurement.")
+    ] = 3,
     repeats: Repeats = 3,
     output: Output = None,
 ) -> None:
@@ -74,23 +84,24 @@ def bench_step(
     networks: Annotated[
         str, typer.Option(metavar="NAME,…", help="Networks: small, resnet18.")
     ] = "small,resnet18",
-    seconds: Annotated[float, typer.Option(help="Least duration of one measurement.")] = 5,
+    seconds: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Minimum duration of one measurement.")
+    ] = 5,
     repeats: Repeats = 3,
     output: Output = None,
 ) -> None:
     """Compare a whole training step on small images with a loop written with lightly."""
     from imsvd.bench.step import run  # noqa: PLC0415
 
-    names = [name.strip() for name in networks.split(",") if name.strip()]
-    run(names, seconds, repeats, console, output)
+    run(name_list(networks), seconds, repeats, console, output)
 
 
 @bench.command("knn")
 def bench_knn(
-    queries: Annotated[int, typer.Option(help="Number of query features.")] = 10_000,
-    bank: Annotated[int, typer.Option(help="Number of features searched.")] = 200_000,
-    width: Annotated[int, typer.Option(help="Width of the features.")] = 512,
-    neighbors: Annotated[int, typer.Option(help="Neighbors per query.")] = 200,
+    queries: Annotated[int, typer.Option(metavar="N", help="Number of query features.")] = 10_000,
+    bank: Annotated[int, typer.Option(metavar="N", help="Number of features searched.")] = 200_000,
+    width: Annotated[int, typer.Option(metavar="N", help="Width of the features.")] = 512,
+    neighbors: Annotated[int, typer.Option(metavar="N", help="Neighbors per query.")] = 200,
     repeats: Repeats = 3,
     output: Output = None,
 ) -> None:
@@ -98,3 +109,19 @@ def bench_knn(
     from imsvd.bench.knn import run  # noqa: PLC0415
 
     run(queries, bank, width, neighbors, repeats, console, output)
+
+
+def _number_pairs(text: str) -> tuple[tuple[int, int], ...]:
+    """Parse a list of sizes such as "256,8160 2048,8160"."""
+    pairs = tuple(whole_numbers(pair) for pair in text.split())
+    if not pairs or any(len(pair) != 2 for pair in pairs):
+        raise InputError(f"{text!r} is not a list of sizes such as '256,8160 2048,8160'.")
+    return tuple((pair[0], pair[1]) for pair in pairs)
+
+
+def _width_lists(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Parse the layer widths of two projectors, such as "8192,8160 8192,8192,8192"."""
+    lists = [whole_numbers(part) for part in text.split()]
+    if len(lists) != 2:
+        raise InputError(f"{text!r} is not two lists of widths such as '8192,8160 8192,8192,8192'.")
+    return lists[0], lists[1]

@@ -6,23 +6,41 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
-from imsvd.cli.app import (
-    ProtocolEpochs,
-    ProtocolSets,
-    Spec,
-    Splits,
-    console,
-    evaluate,
-    print_trained,
-)
+from imsvd.cli.app import Spec, Splits, console, evaluate
+
+Epochs = Annotated[
+    int | None,
+    typer.Option("--epochs", metavar="N", help="Epochs to train. Default: as published."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change a setting of the protocol, such as head_lr=0.1 or compute.devices=2; "
+        "repeatable.",
+    ),
+]
 
 
 def _evaluate(protocol: str, run: str, data: str | Path, **options: Any) -> None:
     """Run a protocol and print its metrics, once for all processes."""
+    from imsvd.distributed import rank  # noqa: PLC0415
+    from imsvd.encoder import results_folder  # noqa: PLC0415
     from imsvd.evaluation import protocols  # noqa: PLC0415
 
-    print_trained(run, protocols.evaluate(protocol, run, data, console=console, **options))
+    metrics = protocols.evaluate(protocol, run, data, console=console, **options)
+    if rank() != 0:
+        return
+    table = Table("metric", "%")
+    for name, value in metrics.items():
+        table.add_row(name, f"{value:.2f}")
+    console.print(table)
+    # A backbone such as timm:resnet50 has no run folder to look in.
+    if (folder := results_folder(run)) != Path(run):
+        console.print(f"Recorded in {folder / 'results.jsonl'}", highlight=False, soft_wrap=True)
 
 
 @evaluate.command("knn")
@@ -31,23 +49,29 @@ def evaluate_knn(
     data: Splits,
     k: Annotated[
         list[int] | None,
-        typer.Option(help="Number of neighbors; repeat for several. Default: 20 and 200."),
+        typer.Option(
+            metavar="N", help="Number of neighbors; repeat for several. Default: 20 and 200."
+        ),
     ] = None,
     temperature: Annotated[
         float,
-        typer.Option(help="Scale of the voting weights, exp(cosine / temperature)."),
+        typer.Option(metavar="T", help="Scale of the voting weights, exp(cosine / temperature)."),
     ] = 0.07,
     distance: Annotated[
         str,
         typer.Option(
-            metavar="cosine|euclidean",
-            help="Euclidean weights are exp(-d²/2/temperature), with d in units of the features' "
-            "root mean square length.",
+            metavar="NAME",
+            help="cosine or euclidean; euclidean weights are exp(-d²/2/temperature), with d in units "
+            "of the features' root mean square length.",
         ),
     ] = "cosine",
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Hardware settings: compute.devices=2."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Change a hardware setting, such as compute.devices=2; repeatable.",
+        ),
     ] = None,
 ) -> None:
     """Classify test images by weighted votes of their nearest training images."""
@@ -64,7 +88,7 @@ def evaluate_knn(
 
 @evaluate.command("linear-probe")
 def evaluate_linear_probe(run: Spec, data: Splits) -> None:
-    """Fit a linear classifier on cached features: a quick check, not the paper's protocol."""
+    """Fit a linear classifier on cached features: a quick substitute for `linear`."""
     _evaluate("linear-probe", run, data)
 
 
@@ -74,18 +98,20 @@ def evaluate_linear(
     data: Splits,
     recipe: Annotated[
         str | None,
-        typer.Option(help="imagenet or cifar10; chosen by the images' size by default."),
+        typer.Option(
+            metavar="NAME", help="imagenet or cifar10. Default: chosen by the size of the images."
+        ),
     ] = None,
-    epochs: ProtocolEpochs = None,
-    settings: ProtocolSets = None,
+    epochs: Epochs = None,
+    settings: Settings = None,
 ) -> None:
-    """Train a linear classifier on the frozen backbone and augmented images: the paper's protocol."""
+    """Train a linear classifier on the frozen backbone, with augmentation, as in the paper."""
     _evaluate("linear", run, data, recipe=recipe, epochs=epochs, settings=settings or [])
 
 
 @evaluate.command("finetune")
 def evaluate_finetune(
-    run: Spec, data: Splits, epochs: ProtocolEpochs = None, settings: ProtocolSets = None
+    run: Spec, data: Splits, epochs: Epochs = None, settings: Settings = None
 ) -> None:
     """Train the backbone and a classifier together on all labels."""
     _evaluate("finetune", run, data, epochs=epochs, settings=settings or [])
@@ -95,16 +121,19 @@ def evaluate_finetune(
 def evaluate_semi(
     run: Spec,
     data: Splits,
-    fraction: Annotated[float, typer.Option(help="Fraction of the labels, such as 0.01 or 0.1.")],
+    fraction: Annotated[
+        float, typer.Option(metavar="F", help="Fraction of the labels, such as 0.01 or 0.1.")
+    ],
     names: Annotated[
         Path | None,
         typer.Option(
             "--list",
+            metavar="FILE",
             help="File that lists the labeled images, one name per line. Default: drawn at random.",
         ),
     ] = None,
-    epochs: ProtocolEpochs = None,
-    settings: ProtocolSets = None,
+    epochs: Epochs = None,
+    settings: Settings = None,
 ) -> None:
     """Train the backbone and a classifier together on a fraction of the labels."""
     _evaluate(
@@ -116,10 +145,13 @@ def evaluate_semi(
 def evaluate_places205(
     run: Spec,
     data: Annotated[
-        Path, typer.Argument(help="Folder with train_places205.csv, val_places205.csv and images.")
+        Path,
+        typer.Argument(
+            metavar="DATA", help="Folder with train_places205.csv, val_places205.csv and images."
+        ),
     ],
-    epochs: ProtocolEpochs = None,
-    settings: ProtocolSets = None,
+    epochs: Epochs = None,
+    settings: Settings = None,
 ) -> None:
     """Train a linear classifier on the frozen backbone and the scenes of Places205."""
     _evaluate("places205", run, data, epochs=epochs, settings=settings or [])
@@ -129,10 +161,14 @@ def evaluate_places205(
 def evaluate_voc07(
     run: Spec,
     data: Annotated[
-        Path, typer.Argument(help="Folder that contains VOCdevkit/VOC2007, or VOC2007 itself.")
+        Path,
+        typer.Argument(
+            metavar="DATA", help="Folder that contains VOCdevkit/VOC2007, or VOC2007 itself."
+        ),
     ],
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Number of processes; one per processor by default.")
+        int | None,
+        typer.Option(metavar="N", min=1, help="Number of processes. Default: one per core."),
     ] = None,
 ) -> None:
     """Classify Pascal VOC 2007 with a linear SVM per class (11-point mean average precision)."""
@@ -143,21 +179,29 @@ def evaluate_voc07(
 def evaluate_coco(
     run: Spec,
     data: Annotated[
-        Path, typer.Argument(help="Folder with annotations/, train2017/ and val2017/.")
+        Path,
+        typer.Argument(metavar="DATA", help="Folder with annotations/, train2017/ and val2017/."),
     ],
     scale: Annotated[
         str | None,
         typer.Option(
-            help="full (the paper's 1× schedule) or small; full by default if there is a GPU."
+            metavar="NAME",
+            help="full (the paper's 1× schedule) or small. Default: full if there is a GPU.",
         ),
     ] = None,
     iterations: Annotated[
-        int | None, typer.Option(help="Number of iterations; the schedule scales with it.")
+        int | None,
+        typer.Option(metavar="N", help="Number of iterations; the schedule scales with it."),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override any setting, such as lr=0.02."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Change a setting, such as lr=0.02; repeatable."
+        ),
     ] = None,
 ) -> None:
-    """Detect and segment objects with Mask R-CNN C4; run the same command again to resume."""
+    """Detect and segment objects with Mask R-CNN C4.
+
+    Safe to interrupt; run the same command to resume.
+    """
     _evaluate("coco", run, data, scale=scale, iterations=iterations, settings=settings or [])

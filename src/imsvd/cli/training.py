@@ -107,8 +107,9 @@ def pretrain(
     run = RunFolder(out)
     train(config, run, console)
     if rank() == 0:
-        picture = draw_training(run.metrics(), out / "training.png")
-        console.print(f"Encoder: {run.encoder_weights}   Picture: {picture}", highlight=False)
+        curves = draw_training(run.metrics(), out / "training.png")
+        print_path("Encoder", run.encoder_weights)
+        print_path("Curves", curves)
 
 
 @app.command()
