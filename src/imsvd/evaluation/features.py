@@ -100,12 +100,18 @@ def extract_features(  # noqa: PLR0913 - independent keyword arguments
     encoded: Tensor | None = None
     kept: list[int] = []
     skipped: list[BadImage] = []
-    prepare = _Normalizer(mean, std, device)
+    channel_mean, channel_std = (
+        torch.tensor(values, dtype=torch.float32, device=device).view(-1, 1, 1)
+        for values in (mean, std)
+    )
     with torch.no_grad(), _evaluation_mode(encode):
         for batch in _batches(source, images, size, batch_size, workers):
             skipped += batch.bad
             if batch.indices:
-                rows = encode(prepare(batch.images)).float().cpu()
+                scaled = batch.images.to(device).float().div_(255)
+                scaled.sub_(channel_mean).div_(channel_std)
+                prepared = scaled.contiguous(memory_format=torch.channels_last)
+                rows = encode(prepared).float().cpu()
                 if encoded is None:
                     encoded = torch.empty(total, rows.shape[1])
                 encoded[len(kept) : len(kept) + len(rows)] = rows
@@ -114,7 +120,13 @@ def extract_features(  # noqa: PLR0913 - independent keyword arguments
                 progress(len(kept) + len(skipped), total)
     if encoded is None:
         raise InputError(_nothing_to_encode(skipped))
-    return _assemble(encoded[: len(kept)], source, kept, skipped)
+    readable = torch.tensor(kept)
+    return Features(
+        features=encoded[: len(kept)],
+        labels=None if source.labels is None else source.labels[readable],
+        attributes={name: values[readable] for name, values in source.attributes.items()},
+        skipped=tuple(skipped),
+    )
 
 
 def center_crop(image: Tensor, size: int) -> Tensor:
@@ -143,22 +155,6 @@ def _cut_strip(image: Tensor) -> Tensor:
     return middle
 
 
-class _Normalizer:
-    """Converts uint8 images to normalized floats on a device, in channels-last layout."""
-
-    def __init__(
-        self, mean: Sequence[float], std: Sequence[float], device: torch.device | str
-    ) -> None:
-        self._device = device
-        self._mean = torch.tensor(mean, dtype=torch.float32, device=device).view(-1, 1, 1)
-        self._std = torch.tensor(std, dtype=torch.float32, device=device).view(-1, 1, 1)
-
-    def __call__(self, images: Tensor) -> Tensor:
-        """Normalize (batch, 3, size, size) uint8 images."""
-        scaled = images.to(self._device).float().div_(255).sub_(self._mean).div_(self._std)
-        return scaled.contiguous(memory_format=torch.channels_last)
-
-
 @contextmanager
 def _evaluation_mode(encode: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Switch the module behind `encode`, if any, to evaluation mode, and restore it afterwards."""
@@ -176,57 +172,38 @@ def _evaluation_mode(encode: Callable[[Tensor], Tensor]) -> Iterator[None]:
             module.training = training
 
 
-class _StreamedBatches:
-    """Batches read from a source; a worker's unit of work is a whole batch."""
-
-    def __init__(self, source: ImageSource, size: int, batch_size: int) -> None:
-        self._source = source
-        self._size = size
-        self._batch_size = batch_size
-
-    def __len__(self) -> int:
-        return math.ceil(len(self._source) / self._batch_size)
-
-    def __getitem__(self, number: int) -> _Batch:
-        start = number * self._batch_size
-        indices = list(range(start, min(start + self._batch_size, len(self._source))))
-        bad: list[BadImage] = []
-        try:
-            images = self._source.read_many(indices)
-        except UnreadableImage:
-            images, indices, bad = self._read_one_by_one(indices)
-        return _Batch(_stack_crops(images, self._size), indices, bad)
-
-    def _read_one_by_one(
-        self, indices: Sequence[int]
-    ) -> tuple[list[Tensor], list[int], list[BadImage]]:
-        """Return the readable images of `indices`, their indices, and the unreadable images."""
-        images: list[Tensor] = []
-        kept: list[int] = []
-        bad: list[BadImage] = []
-        for index in indices:
-            try:
-                images.append(self._source.read(index))
-                kept.append(index)
-            except UnreadableImage as error:
-                bad.append(BadImage(index, error.identity, error.reason))
-        return images, kept, bad
-
-
 def _batches(
     source: ImageSource, images: Tensor | None, size: int, batch_size: int, workers: int
 ) -> Iterator[_Batch]:
     """Yield all images in order, cropped to `size`; the last batch may be short."""
-    if images is not None:
-        if len(images) != len(source):
-            raise ValueError(f"{len(images)} images in memory for a source of {len(source)}")
-        for start in range(0, len(images), batch_size):
-            chunk = images[start : start + batch_size]
-            indices = list(range(start, start + len(chunk)))
-            yield _Batch(_stack_crops(chunk, size), indices, [])
+    total = len(source)
+    ranges = [range(start, min(start + batch_size, total)) for start in range(0, total, batch_size)]
+    if images is None:
+        yield from load_batches(functools.partial(_read_batch, source, size), ranges, workers)
         return
-    streamed = _StreamedBatches(source, size, batch_size)
-    yield from load_batches(streamed.__getitem__, range(len(streamed)), workers)
+    if len(images) != total:
+        raise ValueError(f"{len(images)} images in memory for a source of {total}")
+    for positions in ranges:
+        chunk = images[positions.start : positions.stop]
+        yield _Batch(_stack_crops(chunk, size), list(positions), [])
+
+
+def _read_batch(source: ImageSource, size: int, positions: range) -> _Batch:
+    """Read the images at `positions`; if that fails, read one by one and skip the unreadable."""
+    try:
+        return _Batch(_stack_crops(source.read_many(positions), size), list(positions), [])
+    except UnreadableImage:
+        pass
+    images: list[Tensor] = []
+    kept: list[int] = []
+    bad: list[BadImage] = []
+    for index in positions:
+        try:
+            images.append(source.read(index))
+            kept.append(index)
+        except UnreadableImage as error:
+            bad.append(BadImage(index, error.identity, error.reason))
+    return _Batch(_stack_crops(images, size), kept, bad)
 
 
 def _stack_crops(images: Tensor | list[Tensor], size: int) -> Tensor:
@@ -235,19 +212,6 @@ def _stack_crops(images: Tensor | list[Tensor], size: int) -> Tensor:
         return images
     crops = [center_crop(image, size) for image in images]
     return torch.stack(crops) if crops else torch.empty(0, 3, size, size, dtype=torch.uint8)
-
-
-def _assemble(
-    encoded: Tensor, source: ImageSource, kept: list[int], skipped: list[BadImage]
-) -> Features:
-    """Join the encoded rows (n, width) with the labels and attributes of the `kept` images."""
-    rows = torch.tensor(kept)
-    return Features(
-        features=encoded,
-        labels=None if source.labels is None else source.labels[rows],
-        attributes={name: values[rows] for name, values in source.attributes.items()},
-        skipped=tuple(skipped),
-    )
 
 
 def _nothing_to_encode(skipped: Sequence[BadImage]) -> str:

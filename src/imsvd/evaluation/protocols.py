@@ -1,9 +1,12 @@
 """The evaluation protocols: one table, one entry, and a typed function for each.
 
 `evaluate("knn", run, data)` and `evaluate_knn(run, data)` are the same call, which `imsvd evaluate knn`
-makes too. `run` is a run folder, `untrained:RUN`, or a backbone such as "timm:resnet50". Every
-protocol returns its metrics in percent and appends them to results.jsonl with the settings used.
-Protocols that train can be interrupted: the same call resumes them from RUN/evaluations/ or RUN/coco/.
+makes too. Every protocol returns its metrics in percent and appends them to results.jsonl with the
+settings used. Protocols that train can be interrupted: the same call resumes them from
+RUN/evaluations/ or RUN/coco/.
+
+`run`, `data` and `console` have the same meaning everywhere, see `evaluate`. Where there are `settings`,
+they are overrides such as "head_lr=0.1" or "compute.devices=2"; `epochs` replaces the published number.
 """
 
 from __future__ import annotations
@@ -90,7 +93,7 @@ def evaluate_knn(
     that one process would.
 
     Args:
-        run: run folder or backbone, see `evaluate`.
+        run: run folder or backbone.
         data: labeled images with a test split.
         neighbors: values of k; those above the number of training images are dropped.
         temperature: scale on which a vote decays with distance.
@@ -124,7 +127,7 @@ def evaluate_linear_probe(
 ) -> Metrics:
     """Fit a linear classifier on features extracted once, without augmentation.
 
-    A quick check; the paper's protocol is `evaluate_linear`. `run` and `data` are as for `evaluate_knn`.
+    A quick check; the paper's protocol is `evaluate_linear`.
     """
     require_single_process("the linear probe")
     encoder = _open(run)
@@ -148,13 +151,7 @@ def evaluate_linear(
 ) -> Metrics:
     """Train a linear classifier on the frozen backbone and augmented images: the paper's protocol.
 
-    Args:
-        run: run folder or backbone, see `evaluate`.
-        data: labeled images with a test split.
-        recipe: "imagenet" or "cifar10"; chosen by the images' size by default.
-        epochs: number of epochs to use instead of the published one.
-        settings: overrides such as "head_lr=0.1" or "compute.devices=2".
-        console: where to show progress.
+    `recipe` is "imagenet" or "cifar10"; by default it is chosen by the images' size.
     """
     splits = open_labeled(data)
     published = linear_settings(splits.train, recipe)
@@ -170,7 +167,7 @@ def evaluate_finetune(
     settings: Sequence[str] = (),
     console: Console | None = None,
 ) -> Metrics:
-    """Train the backbone and a classifier on all labels; arguments as for `evaluate_linear`."""
+    """Train the backbone and a classifier on all labels."""
     splits = open_labeled(data)
     chosen = adapted(FINETUNE_SETTINGS, splits.train, epochs, settings)
     return _train_classifier(run, "finetune", data, splits, chosen, console)
@@ -188,15 +185,9 @@ def evaluate_semi(
 ) -> Metrics:
     """Train the backbone and a classifier on a fraction of the labels.
 
-    Args:
-        run: run folder or backbone, see `evaluate`.
-        data: labeled images with a test split.
-        fraction: fraction of the labels, such as 0.01; it selects the settings and names the result.
-        names: file that lists the labeled images, one name per line; by default they are drawn from
-            every class, and "seed=1" among the settings draws others.
-        epochs: number of epochs to use instead of the published one.
-        settings: overrides such as "backbone_lr=0.02".
-        console: where to show progress.
+    `fraction`, such as 0.01, selects the settings and names the result. `names` is a file that lists
+    the labeled images, one name per line; without it, they are drawn from every class, and "seed=1"
+    among the settings draws others.
     """
     published = semi_settings(fraction)
     splits = open_labeled(data)
@@ -219,13 +210,8 @@ def evaluate_places205(
 ) -> Metrics:
     """Train a linear classifier on the frozen backbone and the scenes of Places205.
 
-    Args:
-        run: run folder or backbone, see `evaluate`.
-        data: folder with Places205's unpacked archives.
-        stand_in: whether `data` are other labeled images; recorded as `places205-adapted`.
-        epochs: number of epochs to use instead of the paper's.
-        settings: overrides such as "head_lr=0.02".
-        console: where to show progress.
+    `data` is the folder with Places205's unpacked archives. As a stand-in, it may be any other labeled
+    images; the result is then recorded as `places205-adapted`.
     """
     splits = open_labeled(data) if stand_in else checked_splits(data, *open_places205(data))
     chosen = adapted(PLACES205_SETTINGS, splits.train, epochs, settings)
@@ -242,11 +228,8 @@ def evaluate_voc07(
 ) -> Metrics:
     """Classify Pascal VOC 2007 with a linear SVM per class.
 
-    Args:
-        run: run folder or backbone, see `evaluate`.
-        data: folder with VOC's unpacked archives.
-        jobs: number of processes; one per processor by default.
-        console: where to show progress.
+    `data` is the folder with VOC's unpacked archives. `jobs` processes fit the machines, by default one
+    per processor.
     """
     require_single_process("voc07")
     opened = open_voc(data)
@@ -267,13 +250,9 @@ def evaluate_coco(
 ) -> Metrics:
     """Train Mask R-CNN C4 on COCO and measure the AP of boxes and masks.
 
-    Args:
-        run: run folder or backbone, see `evaluate`.
-        data: folder in COCO's layout.
-        scale: "full" (the paper's 1× schedule) or "small"; by default full if there is a GPU.
-        iterations: number of iterations to use instead; warm-up and decay scale with it.
-        settings: overrides such as "lr=0.02".
-        console: where to show progress.
+    `data` is a folder in COCO's layout. `scale` is "full" (the paper's 1× schedule) or "small"; by
+    default full if there is a GPU. `iterations` replaces its number of iterations; warm-up and decay
+    scale with it.
     """
     chosen = resolve_settings(scale or automatic_scale(), iterations, settings)
     opened = open_coco(data)

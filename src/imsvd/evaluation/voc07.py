@@ -33,6 +33,7 @@ from imsvd.settings import Settings
 
 Values = NDArray[np.floating]
 Labels = NDArray[np.int8]
+_Costs = Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)]
 
 _RECALL_STEPS = 10
 """VOC 2007 samples precision at this many steps of recall from 0 to 1."""
@@ -50,19 +51,7 @@ class SVMSettings(Settings):
         jobs: number of processes; None uses every available processor.
     """
 
-    costs: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)] = (
-        0.01,
-        0.1,
-        1,
-        2,
-        5,
-        10,
-        15,
-        20,
-        50,
-        100,
-        1000,
-    )
+    costs: _Costs = (0.01, 0.1, 1, 2, 5, 10, 15, 20, 50, 100, 1000)
     folds: int = Field(default=3, ge=2)
     positive_weight: float = Field(default=2, gt=0)
     tolerance: float = Field(default=1e-4, gt=0)
