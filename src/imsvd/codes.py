@@ -1,12 +1,12 @@
-"""The discrete code of every image of a dataset, as one Parquet file.
+"""The discrete code of every image of a dataset, in one Parquet file.
 
-| column | what |
+| column | content |
 |---|---|
-| `path` | the image's name in the data |
-| `codes` | the unit that each variable takes: fixed-size list of uint8, or uint16 above 256 units |
-| `confidence` | the probability of that unit: fixed-size list of float32 |
-| `embedding` | on request, the backbone's features: fixed-size list of float32 |
-| `split` | train or test, where both are written |
+| `path` | name of the image in the data |
+| `codes` | unit of each variable: fixed-size list of uint8, or of uint16 above 256 units |
+| `confidence` | probability of that unit: fixed-size list of float32 |
+| `embedding` | features of the backbone, if requested: fixed-size list of float32 |
+| `split` | train or test, if both are written |
 """
 
 from __future__ import annotations
@@ -28,15 +28,18 @@ from imsvd.evaluation import extract_features
 from imsvd.files import complete_or_absent
 from imsvd.information import codes, max_probabilities, soft_discretize
 
-Choice = Literal["train", "test", "all"]
-CHOICES = ("train", "test", "all")
+SPLITS: dict[str, tuple[Literal["train", "test"], ...]] = {
+    "train": ("train",),
+    "test": ("test",),
+    "all": ("train", "test"),
+}
 
 ROWS_PER_GROUP = 4096
-"""Images encoded and held in memory before they are written."""
+"""Number of images encoded and written at a time."""
 
 
 class Written(NamedTuple):
-    """How much of the data the file has."""
+    """Number of images that were written, and of unreadable ones that were skipped."""
 
     images: int
     skipped: int
@@ -55,18 +58,18 @@ def write_codes(
     """Encode the images of `data` and write their codes to `out`, complete or not at all.
 
     Args:
-        encoder: must have discrete variables.
-        data: as for `open_source`.
-        out: the Parquet file.
-        run: the encoder's name, kept in the file.
-        split: train (everything, where there is no test part), test or all.
+        encoder: encoder with discrete variables.
+        data: images, as for `open_source`.
+        out: Parquet file to write.
+        run: name of the encoder, recorded in the file.
+        split: train (all images if there is no test split), test or all.
         embedding: whether to write the features too.
         progress: called with (images done, images in total).
     """
     arrow, parquet = _require_pyarrow()
     if not encoder.description.units:
         raise InputError(
-            f"{run} has no codes: an encoder trained with {encoder.description.method!r} has no "
+            f"{run} has no codes: encoders trained with {encoder.description.method!r} have no "
             "discrete variables."
         )
     sources = _open_splits(data, split)
@@ -84,16 +87,14 @@ def write_codes(
             if progress is not None:
                 progress(done, total)
         if skipped == total:
-            raise InputError(f"none of the {total:,} images of {data} can be read.")
+            raise InputError(f"none of the {total:,} images in {data} can be read.")
     return Written(total - skipped, skipped)
 
 
 def _open_splits(data: str | Path, split: str) -> dict[str, ImageSource]:
-    if split not in CHOICES:
-        raise InputError(f"--split {split!r} is not possible; choose {', '.join(CHOICES)}.")
-    if split == "all":
-        return {"train": open_source(data, "train"), "test": open_source(data, "test")}
-    return {split: open_source(data, "test" if split == "test" else "train")}
+    if split not in SPLITS:
+        raise InputError(f"there is no --split {split}; choose {', '.join(SPLITS)}.")
+    return {name: open_source(data, name) for name in SPLITS[split]}
 
 
 def _parts(sources: Mapping[str, ImageSource]) -> Iterator[tuple[str, Subset]]:
@@ -104,7 +105,7 @@ def _parts(sources: Mapping[str, ImageSource]) -> Iterator[tuple[str, Subset]]:
 
 
 class _Columns(nn.Module):
-    """Codes, their probabilities and the features of normalized images, side by side."""
+    """Concatenates codes, their probabilities and the features of normalized images."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -114,7 +115,7 @@ class _Columns(nn.Module):
         units = self.encoder.description.units
         features = self.encoder.backbone(images)
         q = soft_discretize(self.encoder.projector(features), units)
-        # Codes survive as float32: they are far below 2^24.
+        # float32 holds codes exactly: they are far below 2^24.
         return torch.cat([codes(q, units).to(q.dtype), max_probabilities(q, units), features], 1)
 
 
@@ -131,7 +132,7 @@ def _encode(encoder: Encoder, part: Subset, embedding: bool) -> dict[str, Any]:
             device=encoder.mean.device,
         )
     except InputError:
-        # Nothing in this group can be read; the others may be well.
+        # No image of this group can be read; other groups may be fine.
         width = 2 * len(described.units) + encoder.num_features
         rows, paths = torch.empty(0, width), []
     else:
@@ -190,7 +191,5 @@ def _require_pyarrow() -> tuple[Any, Any]:
         import pyarrow  # noqa: PLC0415 - optional
         import pyarrow.parquet  # noqa: PLC0415
     except ImportError:
-        raise InputError(
-            "codes are written with pyarrow; install it with pip install 'imsvd[parquet]'."
-        ) from None
+        raise InputError("imsvd codes needs pyarrow; run pip install 'imsvd[parquet]'.") from None
     return pyarrow, pyarrow.parquet
