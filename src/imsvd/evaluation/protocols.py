@@ -135,8 +135,10 @@ def evaluate_linear_probe(
     train, test = splits
     assert train.labels is not None
     assert test.labels is not None
-    metrics = linear_probe(train.features, train.labels, test.features, test.labels)
-    details = _describe_splits(splits, torch.device("cpu")) | {"settings": {}}
+    settings = LinearProbeSettings()
+    metrics = linear_probe(train.features, train.labels, test.features, test.labels, settings)
+    details = _describe_splits(splits, torch.device("cpu"))
+    details["settings"] = settings.model_dump(mode="json")
     return _record(run, "linear-probe", data, encoder, metrics, details)
 
 

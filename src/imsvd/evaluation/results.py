@@ -35,6 +35,37 @@ _logger = logging.getLogger(__name__)
 
 _FILE_NAME = "results.jsonl"
 
+IMAGENET = re.compile(r"(imagenet|imagenet-?1k|ilsvrc|ilsvrc-?2012)", re.IGNORECASE)
+"""Folder names that stand for all of ImageNet, not for a subset or variant."""
+
+TEST_IMAGES = {
+    "linear": 50_000,
+    "knn": 50_000,
+    "voc07": 4_952,
+    "places205": 20_500,
+    "coco": 5_000,
+}
+"""Number of test images in the paper's protocols; smaller data of the same form have fewer."""
+
+PAPER_SETTINGS: dict[str, Settings] = {
+    "linear": LINEAR_RECIPES["imagenet"],
+    "knn": KNNSettings(),
+    "voc07": SVMSettings(),
+    "places205": PLACES205_SETTINGS,
+}
+"""The paper's settings. Results named `coco` have the paper's settings by definition."""
+
+FREE_SETTINGS = {
+    "compute",  # hardware
+    "jobs",
+    "query_chunk",  # memory
+    "bank_chunk",
+    "neighbors",  # each k is a separate metric
+    "seed",  # not given in the paper
+    "bad_image_limit",  # no effect on a finished evaluation
+}
+"""Settings that may differ from the paper's where its number is shown."""
+
 
 def append_result(
     run: Path,
@@ -112,38 +143,6 @@ def _ends_inside_a_line(path: Path) -> bool:
             return False
         file.seek(-1, os.SEEK_END)
         return file.read(1) != b"\n"
-
-
-IMAGENET = re.compile(r"(imagenet|imagenet-?1k|ilsvrc|ilsvrc-?2012)", re.IGNORECASE)
-"""Folder names that stand for all of ImageNet, not for a subset or variant."""
-
-TEST_IMAGES = {
-    "linear": 50_000,
-    "knn": 50_000,
-    "voc07": 4_952,
-    "places205": 20_500,
-    "coco": 5_000,
-}
-"""Number of test images in the paper's protocols; smaller data of the same form have fewer."""
-
-PAPER_SETTINGS: dict[str, Settings] = {
-    "linear": LINEAR_RECIPES["imagenet"],
-    "knn": KNNSettings(),
-    "voc07": SVMSettings(),
-    "places205": PLACES205_SETTINGS,
-}
-"""The paper's settings. Results named `coco` have the paper's settings by definition."""
-
-FREE_SETTINGS = {
-    "compute",  # hardware
-    "jobs",
-    "query_chunk",  # memory
-    "bank_chunk",
-    "neighbors",  # each k is a separate metric
-    "seed",  # not given in the paper
-    "bad_image_limit",  # no effect on a finished evaluation
-}
-"""Settings that may differ from the paper's where its number is shown."""
 
 
 class ResultRow(NamedTuple):
