@@ -1,8 +1,8 @@
 import pytest
 import torch
 
+from tests.pretraining.tiny import CommandLine
 from tests.trained import trained
-from tests.training.tiny import CommandLine
 
 __all__ = ["trained"]
 

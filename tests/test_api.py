@@ -8,10 +8,10 @@ from PIL import Image
 from rich.console import Console
 
 import imsvd
-from imsvd.api import automatic_config, configure
 from imsvd.datasets import open_source
+from imsvd.pretraining.pretrain import automatic_config, configure
 from imsvd.recipes import recipe
-from tests.training import tiny
+from tests.pretraining import tiny
 
 QUIET = Console(quiet=True)
 
@@ -69,12 +69,12 @@ def test_settings_win_over_the_recipe_and_the_automatic_choice(tmp_path: Path) -
 def test_training_loads_no_detection_and_no_support_vectors() -> None:
     loaded = "print(*(name for name in sys.modules if name.startswith('imsvd.')))"
     modules = subprocess.run(
-        [sys.executable, "-c", f"import sys, imsvd.api; {loaded}"],
+        [sys.executable, "-c", f"import sys, imsvd.pretraining.pretrain; {loaded}"],
         capture_output=True,
         text=True,
         check=True,
     ).stdout.split()
-    assert "imsvd.training.loop" in modules
+    assert "imsvd.pretraining.run" in modules
     assert not [
         name
         for name in modules

@@ -15,10 +15,10 @@ from imsvd.cli.app import PANELS
 from imsvd.explanations import PARTS
 from imsvd.recipes import RECIPES
 from tests.datasets.malformed import MALFORMED
+from tests.engine.processes import ENVIRONMENT, saved_step
+from tests.pretraining import tiny
+from tests.pretraining.tiny import CommandLine
 from tests.test_api import write_images
-from tests.training import tiny
-from tests.training.processes import ENVIRONMENT, saved_step
-from tests.training.tiny import CommandLine
 
 OPTIONS = {
     "": ["--version"],
@@ -339,7 +339,7 @@ def test_nothing_but_damaged_checkpoints_is_one_sentence(
     run = Path(shutil.copytree(trained, tmp_path / "run"))
     for path in (run / "checkpoints").glob("*.safetensors"):
         flip_a_byte(path)
-    command.refuses(tiny.arguments("shapes:128", run), "is damaged", "No good one is left")
+    command.refuses(tiny.arguments("shapes:128", run), "is damaged", "No good checkpoint is left")
     assert len(list((run / "checkpoints").iterdir())) == 4
 
 
@@ -355,7 +355,7 @@ def test_a_full_disk_while_saving_loses_nothing(
     with pytest.MonkeyPatch.context() as patch:
         # Leftovers are cleared before training begins; the disk fills up after that.
         patch.setattr(
-            "imsvd.runs.RunFolder.remove_leftovers", lambda _: trap.symlink_to("/dev/full")
+            "imsvd.engine.loop.Training._remove_leftovers", lambda _: trap.symlink_to("/dev/full")
         )
         command.refuses(command_line, "the disk is full", "run the same command to resume")
     assert saved_step(run) == step

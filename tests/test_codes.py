@@ -14,8 +14,8 @@ from imsvd.errors import InputError
 from imsvd.information import max_probabilities
 from tests.datasets.malformed import MALFORMED
 from tests.export.networks import encoder
+from tests.pretraining.tiny import CommandLine
 from tests.test_api import write_images
-from tests.training.tiny import CommandLine
 
 
 def read(path: Path) -> pyarrow.Table:

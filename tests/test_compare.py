@@ -18,12 +18,12 @@ from imsvd.grid.comparison import EQUAL, Comparison
 from imsvd.grid.jobs import Job
 from imsvd.methods import METHODS
 from imsvd.recipes import RECIPES, recipe
+from tests.engine.processes import Running, wait_for_step
 from tests.grid import small
 from tests.grid.forking import GridServer
 from tests.grid.test_runner import Ended
+from tests.pretraining.tiny import CommandLine
 from tests.test_api import write_images
-from tests.training.processes import Running, wait_for_step
-from tests.training.tiny import CommandLine
 
 QUIET = Console(quiet=True)
 OTHERS = tuple(name for name in METHODS if name != "imsvd")

@@ -24,7 +24,7 @@ from imsvd.recipes import RECIPES, recipe
     [
         ("seed=7", 7),
         ("optimizer.lr=3e-4", 3e-4),
-        ("optimiser.lr=1", 1.0),
+        ("optimizer.lr=1", 1.0),
         ("optimizer.scale_lr=false", False),
         ("optimizer.betas=[0.8, 0.95]", (0.8, 0.95)),
         ("optimizer.name=sgd", "sgd"),

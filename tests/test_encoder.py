@@ -12,12 +12,12 @@ from imsvd.checkpoints import load_newest_checkpoint
 from imsvd.encoder import Encoder, load
 from imsvd.errors import InputError
 from imsvd.information import soft_discretize
-from imsvd.methods import MethodOutput, build_method
+from imsvd.methods import build_method
 from imsvd.networks import build_backbone
-from imsvd.training.loop import Trainer
+from imsvd.pretraining.run import Pretraining
 from imsvd.views import Batch
+from tests.pretraining import tiny
 from tests.trained import train_tiny
-from tests.training import tiny
 
 
 @pytest.fixture(scope="module")
@@ -149,14 +149,14 @@ def test_the_encoder_of_an_interrupted_run_knows_its_epoch(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert load(trained).epoch == 2
-    take_step = Trainer._train_step
+    take_step = Pretraining.train_step
 
-    def break_down(self: Trainer, batch: Batch) -> MethodOutput:
+    def break_down(self: Pretraining, batch: Batch) -> None:
         if self.epoch == 1:
             raise RuntimeError("the power is gone")
-        return take_step(self, batch)
+        take_step(self, batch)
 
-    monkeypatch.setattr(Trainer, "_train_step", break_down)
+    monkeypatch.setattr(Pretraining, "train_step", break_down)
     with pytest.raises(RuntimeError, match="power"):
         train_tiny(tmp_path / "run")
     assert load(tmp_path / "run").epoch == 1

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from imsvd.api import configure
 from imsvd.config import Config
 from imsvd.errors import InputError
 from imsvd.methods import METHODS, IMSVDSettings, build_method
@@ -15,6 +14,7 @@ from imsvd.methods.pcl import PCLSettings
 from imsvd.methods.swav import SwAVSettings
 from imsvd.methods.wmse import WMSESettings
 from imsvd.networks import build_backbone, feature_width
+from imsvd.pretraining.pretrain import configure
 from imsvd.recipes import RECIPES, SCALES, fit_to_images, recipe
 
 PHASED = [name for name, (kind, _) in METHODS.items() if kind.counted_in_epochs]

@@ -6,7 +6,7 @@ from imsvd.checkpoints import save_checkpoint
 from imsvd.config import to_yaml
 from imsvd.errors import InputError
 from imsvd.runs import RunFolder
-from tests.training import tiny
+from tests.pretraining import tiny
 
 
 @pytest.fixture
@@ -90,12 +90,3 @@ def test_a_torn_last_line_of_metrics_is_left_out(run: RunFolder) -> None:
     with run.metrics_file.open("a") as file:
         file.write('{"epo')
     assert run.metrics() == [{"epoch": 1}, {"epoch": 2}]
-
-
-def test_half_written_files_are_cleared_away(run: RunFolder) -> None:
-    leftovers = [run.path / ".encoder.json.1.tmp", run.checkpoints / ".step-2.safetensors.1.tmp"]
-    for path in leftovers:
-        path.write_text("half")
-    before = sorted(set(run.path.rglob("*")) - set(leftovers))
-    run.remove_leftovers()
-    assert sorted(run.path.rglob("*")) == before

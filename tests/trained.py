@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from imsvd.pretraining import train
 from imsvd.runs import RunFolder
-from imsvd.training import train
-from tests.training import tiny
+from tests.pretraining import tiny
 
 
 def train_tiny(folder: Path, *settings: str) -> Path:

@@ -11,7 +11,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from imsvd.api import configure
 from imsvd.config import Config, method_settings_class, parse_config
 from imsvd.errors import InputError
 from imsvd.grid.comparison import (
@@ -27,6 +26,7 @@ from imsvd.grid.comparison import (
 from imsvd.grid.jobs import Job, check_data, check_seeds, check_settings, run_folder, unique
 from imsvd.grid.runner import GridState, run_grid
 from imsvd.methods import METHODS
+from imsvd.pretraining.pretrain import configure
 from imsvd.progress import counted
 from imsvd.recipes import override_in_proportion
 

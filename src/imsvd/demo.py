@@ -23,9 +23,9 @@ from imsvd.explanations.galleries import ShownUnit, choose_units
 from imsvd.explanations.subject import unit_starts
 from imsvd.figures import draw_demo
 from imsvd.information import codes
+from imsvd.pretraining import train
 from imsvd.recipes import recipe
 from imsvd.runs import RunFolder
-from imsvd.training import train
 
 GALLERY_UNITS = 5
 GALLERY_IMAGES = 16

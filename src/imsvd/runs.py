@@ -21,7 +21,7 @@ from typing import Any
 
 from imsvd.config import Config, from_yaml, to_yaml
 from imsvd.errors import InputError
-from imsvd.files import remove_leftovers, write_atomically
+from imsvd.files import write_atomically
 
 
 class RunFolder:
@@ -95,11 +95,6 @@ class RunFolder:
                 f"{self.path} exists and holds something that is not a run; give a new folder to --out."
             )
         write_atomically(self.config_file, to_yaml(config).encode())
-
-    def remove_leftovers(self) -> None:
-        """Delete what a killed process left half-written; nobody else may be writing."""
-        remove_leftovers(self.path)
-        remove_leftovers(self.checkpoints)
 
     def metrics(self) -> list[dict[str, Any]]:
         """Read the epochs so far; a last line torn by a kill is left out."""

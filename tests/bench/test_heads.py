@@ -12,7 +12,7 @@ from imsvd.bench.comparison import Numbers
 from imsvd.bench.heads import BACKBONE, BENCHMARK, HEADS, HeadCase, head_step
 from imsvd.losses.imsvd import IMSVDLoss
 from imsvd.networks import projector
-from tests.training.tiny import CommandLine
+from tests.pretraining.tiny import CommandLine
 
 UNITS = 4
 TINY = (8, UNITS * 3), (8, 8, 12)

@@ -20,7 +20,7 @@ from imsvd.errors import InputError
 from imsvd.methods import build_method
 from imsvd.networks import build_backbone
 from imsvd.recipes import recipe
-from tests.training.tiny import CommandLine
+from tests.pretraining.tiny import CommandLine
 
 TINY = [
     "training.batch_size=8",

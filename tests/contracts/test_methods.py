@@ -12,10 +12,10 @@ from imsvd.config import override
 from imsvd.methods import METHODS, Method, MethodSettings, build_method
 from imsvd.methods.base import SMALLEST_BATCH, Scale
 from imsvd.networks import build_backbone
+from imsvd.pretraining.display import LABELS
+from imsvd.pretraining.optimizers import build_optimizer, set_learning_rate
 from imsvd.recipes import recipe
-from imsvd.training.display import LABELS
-from imsvd.training.optimizers import build_optimizer, set_learning_rate
-from tests.training import tiny
+from tests.pretraining import tiny
 
 SAMPLES = 40
 """Images in the data that the methods are built for."""

@@ -13,7 +13,7 @@ from imsvd.errors import InputError
 from imsvd.evaluation.classifier import Classifier, HeldOutImages, build_optimizer
 from tests import gloo
 from tests.evaluation.labeled import FREE, FROZEN
-from tests.training import tiny
+from tests.pretraining import tiny
 
 IMAGES = torch.zeros(4, 3, 32, 32)
 
@@ -68,7 +68,9 @@ class Guesses(nn.Module):
 
 def held_out(count: int) -> HeldOutImages:
     config = tiny.config()
-    return HeldOutImages(ShapesSource("test", count=count), describe_encoder(config), config)
+    return HeldOutImages(
+        ShapesSource("test", count=count), describe_encoder(config), config.compute
+    )
 
 
 def by_hand(count: int) -> dict[str, float]:
@@ -112,7 +114,7 @@ def test_no_more_than_five_classes_have_no_top5() -> None:
     source.classes = source.classes[:5]
     source.labels = torch.arange(9) % 5
     config = tiny.config()
-    images = HeldOutImages(source, describe_encoder(config), config)
+    images = HeldOutImages(source, describe_encoder(config), config.compute)
     found = images.measure(Guesses(), Fabric(accelerator="cpu", devices=1))
     assert set(found) == {"top1", "test_images"}
 
@@ -132,7 +134,7 @@ class HalfReadable(ShapesSource):
 def hear(size: int) -> str:
     config, source = tiny.config(), HalfReadable("test", count=8, size=size)
     try:
-        images = HeldOutImages(source, describe_encoder(config), config)
+        images = HeldOutImages(source, describe_encoder(config), config.compute)
         images.measure(Guesses(), Fabric(accelerator="cpu", devices=1))
     except InputError as error:
         return str(error)

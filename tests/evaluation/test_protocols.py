@@ -23,9 +23,9 @@ from imsvd.evaluation.results import collect
 from imsvd.settings import Settings
 from tests import gloo
 from tests.datasets.places import write_places
+from tests.pretraining import tiny
+from tests.pretraining.tiny import CommandLine
 from tests.test_api import write_images
-from tests.training import tiny
-from tests.training.tiny import CommandLine
 
 DOCS = Path(__file__).parents[2] / "docs" / "evaluation"
 

@@ -24,7 +24,7 @@ from imsvd.evaluation.results import (
 from imsvd.evaluation.voc07 import SVMSettings
 from imsvd.files import write_atomically
 from imsvd.recipes import recipe
-from tests.training.tiny import CommandLine
+from tests.pretraining.tiny import CommandLine
 
 
 def test_records_come_back_in_order(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from imsvd.evaluation.voc07 import (
     voc07,
 )
 from tests.oracles import average_precision as oracle
-from tests.training.tiny import CommandLine
+from tests.pretraining.tiny import CommandLine
 
 QUICK = SVMSettings(costs=(0.1, 10), max_iterations=50, jobs=1)
 

@@ -13,7 +13,7 @@ import pytest
 
 from imsvd.errors import InputError
 from imsvd.explorer.serving import address, checked_token, is_loopback, listen
-from tests.training.tiny import CommandLine
+from tests.pretraining.tiny import CommandLine
 
 TOKEN = "a-token-of-some-length"
 

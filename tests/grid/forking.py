@@ -1,4 +1,4 @@
-"""The forking server of `tests.training.forking`, in which the runs of a grid are forked as well.
+"""The forking server of `tests.engine.forking`, in which the runs of a grid are forked as well.
 
 The grid, its children and their signals are real processes; only the imports are saved.
 """
@@ -13,8 +13,8 @@ from pathlib import Path
 from imsvd import compare
 from imsvd.grid import runner, worker
 from imsvd.grid.jobs import Job
-from tests.training import forking
-from tests.training.processes import ENVIRONMENT, ROOT, ForkingServer
+from tests.engine import forking
+from tests.engine.processes import ENVIRONMENT, ROOT, ForkingServer
 
 
 class GridServer(ForkingServer):

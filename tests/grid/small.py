@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from imsvd.config import Config
+from tests.pretraining import tiny
 from tests.test_api import write_images
-from tests.training import tiny
 
 SETTINGS = (*tiny.SETTINGS, "compute.workers=0")
 

@@ -23,7 +23,7 @@ from imsvd.grid.comparison import (
 )
 from imsvd.grid.jobs import Outcome
 from tests.grid import made_up
-from tests.training import tiny
+from tests.pretraining import tiny
 
 BY_NAME = {column.name: column for column in COLUMNS}
 

@@ -1,7 +1,7 @@
 from imsvd.grid.display import ActiveRun, remaining_seconds
 from imsvd.grid.jobs import Job
 from tests.grid import made_up
-from tests.training import tiny
+from tests.pretraining import tiny
 
 FAST = [Job(tiny.config(f"seed={seed}", "training.epochs=10")) for seed in range(3)]
 SLOW = [

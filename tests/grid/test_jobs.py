@@ -6,7 +6,7 @@ import pytest
 from imsvd.grid.jobs import Job, read_outcome, unique, write_outcome
 from imsvd.recipes import recipe
 from tests.grid import made_up
-from tests.training import tiny
+from tests.pretraining import tiny
 
 
 def job(*settings: str, trained: bool = True) -> Job:

@@ -15,7 +15,7 @@ from imsvd.grid import runner
 from imsvd.grid.jobs import Job, data_fingerprint, read_outcome, run_folder, write_outcome
 from imsvd.grid.runner import GridState, explain_failure, run_grid, threads_per_run
 from tests.grid import made_up, small
-from tests.training import tiny
+from tests.pretraining import tiny
 
 DATA = data_fingerprint("shapes:128")
 JOBS = [Job(tiny.config(f"seed={seed}")) for seed in range(3)]

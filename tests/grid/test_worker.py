@@ -13,9 +13,9 @@ from imsvd.errors import InputError
 from imsvd.evaluation import Features
 from imsvd.grid import worker
 from imsvd.grid.jobs import Outcome
+from imsvd.pretraining import train
+from imsvd.pretraining.metrics import largest_peak
 from imsvd.runs import RunFolder
-from imsvd.training import train
-from imsvd.training.costs import largest_peak
 from tests.grid import small
 
 QUIET = Console(quiet=True)
@@ -89,7 +89,7 @@ def first_weights(
         found.update({k: v.clone() for k, v in method.backbone.state_dict().items()})
         raise Seen
 
-    monkeypatch.setattr("imsvd.training.loop.Trainer.resume", look)
+    monkeypatch.setattr("imsvd.pretraining.run.Trainer.resume", look)
     with pytest.raises(Seen):
         train(config, RunFolder(folder / "run"), QUIET)
     return found

@@ -4,8 +4,8 @@ from torch import nn
 from imsvd.config import override
 from imsvd.losses.simsiam import SimSiamLoss
 from imsvd.methods.simsiam import SimSiam, SimSiamSettings
+from imsvd.pretraining.optimizers import build_optimizer, set_learning_rate
 from imsvd.recipes import recipe
-from imsvd.training.optimizers import build_optimizer, set_learning_rate
 from tests.methods.networks import SAMPLES, NormFree, views
 
 SETTINGS = SimSiamSettings(projector=(10, 5), predictor=7)

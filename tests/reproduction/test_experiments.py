@@ -2,13 +2,13 @@
 
 import pytest
 
-from imsvd.api import configure
 from imsvd.config import Config
 from imsvd.errors import InputError
 from imsvd.explanations.parts import PARTS
 from imsvd.grid.jobs import Job, unique
 from imsvd.methods import METHODS
 from imsvd.paper_numbers import paper_numbers
+from imsvd.pretraining.pretrain import configure
 from imsvd.recipes import recipe
 from imsvd.reproduction.experiment import Cell, Experiment, Pretraining, Setup
 from imsvd.reproduction.experiments import ABLATIONS, EXPERIMENTS, OUR_NAMES, find_experiments

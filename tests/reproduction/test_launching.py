@@ -38,8 +38,8 @@ from imsvd.reproduction.launching import (
 )
 from imsvd.reproduction.plan import FullPlan, build_on_meta, plan_full
 from imsvd.runs import RunFolder
-from tests.training.processes import ENVIRONMENT, saved_step
-from tests.training.tiny import CommandLine
+from tests.engine.processes import ENVIRONMENT, saved_step
+from tests.pretraining.tiny import CommandLine
 
 NASTY = "a b'c\"d$HOME;`e`&(f)*%A"
 """Everything that a shell could trip over."""

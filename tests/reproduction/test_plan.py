@@ -11,8 +11,8 @@ import pytest
 import typer
 
 from imsvd import cli
-from imsvd.api import configure
 from imsvd.config import override
+from imsvd.pretraining.pretrain import configure
 from imsvd.recipes import recipe
 from imsvd.reproduction.experiment import Setup
 from imsvd.reproduction.experiments import EXPERIMENTS, find_experiments

@@ -11,8 +11,8 @@ from imsvd.reproduction.experiments import EXPERIMENTS
 from imsvd.reproduction.report import value_table, write_page
 from imsvd.reproduction.running import reproduce
 from tests.grid import small
+from tests.pretraining.tiny import CommandLine
 from tests.reproduction.made_up import Children
-from tests.training.tiny import CommandLine
 
 
 def test_an_empty_store_gives_a_page_that_says_what_will_be_there(

@@ -27,7 +27,7 @@ from imsvd.reproduction.results import (
 )
 from imsvd.runs import RunFolder
 from tests.oracles.order import kendalls_tau
-from tests.training.tiny import CommandLine
+from tests.pretraining.tiny import CommandLine
 
 SETUP = Setup("full", data="/data/imagenet")
 UNITS, COST, TRANSFER = (EXPERIMENTS[name] for name in ("units", "cost", "transfer"))

@@ -31,11 +31,11 @@ from imsvd.reproduction.running import (
     read_measurement,
     reproduce,
 )
+from tests.engine.processes import Running, wait_for_step
 from tests.grid import made_up, small
 from tests.grid.forking import GridServer
+from tests.pretraining.tiny import CommandLine
 from tests.reproduction.made_up import DATA, Children
-from tests.training.processes import Running, wait_for_step
-from tests.training.tiny import CommandLine
 
 QUIET = Console(quiet=True)
 SETUP = Setup("cpu", DATA, (0, 1))

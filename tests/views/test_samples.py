@@ -9,7 +9,7 @@ from PIL import Image
 
 from imsvd.datasets import ImageSource, Subset, open_source
 from imsvd.datasets.decoding import PlainJpeg, decode_rows
-from imsvd.training.batches import EpochOrder, StreamedBatches
+from imsvd.engine.batches import EpochOrder, StreamedBatches
 from imsvd.views import (
     Batch,
     ViewSettings,

@@ -30,15 +30,15 @@ from imsvd.bench.comparison import Benchmark, Case, Column, Contender, Numbers, 
 from imsvd.bench.loss import FORMS
 from imsvd.bench.views import lightly_views
 from imsvd.config import Config, override
+from imsvd.engine.batches import EpochOrder, MemoryBatches
+from imsvd.engine.hardware import keep_freed_memory
 from imsvd.errors import InputError
 from imsvd.methods import IMSVDSettings, build_method
 from imsvd.networks import build_backbone, feature_width
 from imsvd.networks.winograd import use_winograd
+from imsvd.pretraining.metrics import EpochMetrics
+from imsvd.pretraining.optimizers import build_optimizer
 from imsvd.recipes import recipe
-from imsvd.training.batches import EpochOrder, MemoryBatches
-from imsvd.training.metrics import EpochMetrics
-from imsvd.training.optimizers import build_optimizer
-from imsvd.training.processor import keep_freed_memory
 from imsvd.views import ViewsSettings
 
 IMAGES, SIDE = 2048, 32

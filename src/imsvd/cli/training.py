@@ -97,11 +97,11 @@ def pretrain(
 
     Safe to interrupt; run the same command to resume.
     """
-    from imsvd.api import configure  # noqa: PLC0415
     from imsvd.distributed import rank  # noqa: PLC0415
     from imsvd.figures import draw_training  # noqa: PLC0415
+    from imsvd.pretraining import train  # noqa: PLC0415
+    from imsvd.pretraining.pretrain import configure  # noqa: PLC0415
     from imsvd.runs import RunFolder  # noqa: PLC0415
-    from imsvd.training import train  # noqa: PLC0415
 
     config = configure(data, recipe_name=recipe, method=method, settings=settings or [])
     run = RunFolder(out)

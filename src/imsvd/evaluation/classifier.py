@@ -9,14 +9,14 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from imsvd.config import Config
+from imsvd.config import ComputeSettings
 from imsvd.datasets import ImageSource, Quarantine, Subset, load_into_memory
 from imsvd.datasets.sources import hash_listing
 from imsvd.distributed import all_reduce_sum, own_slice, together
 from imsvd.encoder import Encoder, EncoderDescription
+from imsvd.engine.hardware import worker_count
 from imsvd.evaluation import extract_features
 from imsvd.evaluation.classification import ClassificationSettings, LabeledSplits, count_hits
-from imsvd.training.hardware import worker_count
 from imsvd.views import ViewSettings, ViewsSettings
 
 
@@ -103,18 +103,11 @@ class Evaluation(NamedTuple):
         texts = [text.encode() for text in (self.protocol, settings, *sources)]
         return run / "evaluations" / f"{self.protocol}-{hash_listing([*texts, *weights])}"
 
-    def pretraining_config(self) -> Config:
-        """Return a configuration with a single view, for the parts shared with pretraining."""
-        config = Config(seed=self.settings.seed, compute=self.settings.compute)
-        # Validation would require two views, as pretraining does.
-        views = ViewsSettings.model_construct(views=(self.view,))
-        return config.model_copy(update={"views": views})
-
     @property
-    def view(self) -> ViewSettings:
-        """A random crop and flip, with the size and normalization of the encoder."""
+    def views(self) -> ViewsSettings:
+        """One view: a random crop and a flip, at the encoder's size and with its normalization."""
         description = self.encoder.description
-        return ViewSettings(
+        view = ViewSettings(
             size=description.size,
             crop_scale=self.settings.crop_scale,
             jitter_probability=0,
@@ -122,15 +115,17 @@ class Evaluation(NamedTuple):
             mean=description.mean,
             std=description.std,
         )
+        # Not validated: pretraining needs at least two views, a classifier one.
+        return ViewsSettings.model_construct(views=(view,))
 
 
 class HeldOutImages:
     """This rank's share of the test images; small images are kept in memory."""
 
     def __init__(
-        self, source: ImageSource, description: EncoderDescription, config: Config
+        self, source: ImageSource, description: EncoderDescription, compute: ComputeSettings
     ) -> None:
-        self.description, self.config = description, config
+        self.description, self.compute = description, compute
         own = own_slice(len(source))
         self.source = Subset(source, range(own.start, own.stop))
         self.images = together(lambda: _small_images(self.source) if len(self.source) else None)
@@ -159,7 +154,7 @@ class HeldOutImages:
                 mean=self.description.mean,
                 std=self.description.std,
                 device=fabric.device,
-                workers=0 if in_memory else worker_count(self.config, fabric),
+                workers=0 if in_memory else worker_count(self.compute, fabric),
                 images=self.images,
             )
         assert found.labels is not None

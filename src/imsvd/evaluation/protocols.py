@@ -18,11 +18,12 @@ from typing import Any, NamedTuple
 import torch
 from rich.console import Console
 
-from imsvd.config import ComputeSettings, Config
+from imsvd.config import ComputeSettings
 from imsvd.datasets.named import open_places205
 from imsvd.datasets.voc import open_voc
 from imsvd.distributed import all_gather_rows, gather_lists, on_first_rank
 from imsvd.encoder import Encoder, encoder_details, open_encoder, results_folder
+from imsvd.engine.hardware import launch, require_single_process, worker_count
 from imsvd.errors import InputError
 from imsvd.evaluation.classification import (
     FINETUNE_SETTINGS,
@@ -47,7 +48,6 @@ from imsvd.evaluation.supervised import evaluate_by_training
 from imsvd.evaluation.voc07 import SVMSettings, run_voc07
 from imsvd.progress import progress_bar
 from imsvd.settings import Settings, override_group, parse_settings
-from imsvd.training.hardware import launch, require_single_process, worker_count
 
 Metrics = dict[str, float]
 
@@ -107,10 +107,10 @@ def evaluate_knn(
     )
     compute = override_group(_Compute(), settings, owner="kNN", example="compute.devices=2").compute
     encoder = _open(run)
-    fabric = launch(Config(compute=compute))
+    fabric = launch(compute)
     if console is None or not fabric.is_global_zero:
         console = Console(quiet=True)
-    workers = worker_count(Config(compute=compute), fabric)
+    workers = worker_count(compute, fabric)
     splits = encode_split_shares(encoder, data, fabric.device, console, workers)
     with progress_bar(console) as bar:
         task = bar.add_task("neighbors", total=len(splits.train.features))

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
+from imsvd.engine.loop import StopRequest
 from imsvd.errors import InputError, Interrupted
 from imsvd.grid.display import ActiveRun, GridDisplay, remaining_seconds
 from imsvd.grid.jobs import (
@@ -33,7 +34,6 @@ from imsvd.grid.jobs import (
     unique,
 )
 from imsvd.runs import RunFolder
-from imsvd.training.interruption import StopRequest
 
 POLL_SECONDS = 0.2
 LOCK_SECONDS = 60

@@ -41,10 +41,10 @@ from imsvd.files import write_atomically
 from imsvd.grid.jobs import FAILURE, CurvePoint, Outcome, data_fingerprint, write_outcome
 from imsvd.methods import build_method
 from imsvd.networks import build_backbone
+from imsvd.pretraining import train
+from imsvd.pretraining.metrics import largest_peak, median_epoch_seconds
 from imsvd.provenance import environment
 from imsvd.runs import RunFolder
-from imsvd.training import train
-from imsvd.training.costs import largest_peak, median_epoch_seconds
 
 HELD_OUT = 10
 """Every tenth training image is a query; the rest form the bank."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Literal, NamedTuple
 
-from imsvd.api import configure
 from imsvd.errors import InputError
 from imsvd.grid.jobs import Job, check_seeds, check_settings
 from imsvd.paper_numbers import paper_tables
+from imsvd.pretraining.pretrain import configure
 from imsvd.recipes import phases_in_proportion, recipe
 
 Budget = Literal["full", "cpu"]

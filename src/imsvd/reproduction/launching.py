@@ -33,12 +33,15 @@ from torch import nn
 
 from imsvd.config import Config, override
 from imsvd.encoder import load, untrained_encoder
+from imsvd.engine.batches import EpochOrder
 from imsvd.errors import InputError, Interrupted
 from imsvd.files import write_atomically
 from imsvd.grid.jobs import Job
 from imsvd.methods import Method
 from imsvd.methods.base import SMALLEST_BATCH
 from imsvd.networks import feature_width
+from imsvd.pretraining import train
+from imsvd.pretraining.optimizers import build_optimizer
 from imsvd.progress import progress_bar
 from imsvd.reproduction.experiment import Experiment, PlannedRun, Setup
 from imsvd.reproduction.plan import (
@@ -50,9 +53,6 @@ from imsvd.reproduction.plan import (
     show_plan,
 )
 from imsvd.runs import RunFolder
-from imsvd.training import train
-from imsvd.training.batches import EpochOrder
-from imsvd.training.optimizers import build_optimizer
 
 SCRIPTS = {
     "slurm": ("common.sh", "array.sbatch", "submit.sh"),

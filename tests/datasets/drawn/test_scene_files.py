@@ -13,7 +13,7 @@ from imsvd.datasets.drawn.masks import bounding_box
 from imsvd.datasets.drawn.scene_files import write_scenes
 from imsvd.datasets.drawn.scenes import draw_scene
 from imsvd.errors import InputError
-from tests.training.tiny import CommandLine
+from tests.pretraining.tiny import CommandLine
 
 
 @pytest.fixture(scope="module")

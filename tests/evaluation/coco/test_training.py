@@ -14,15 +14,15 @@ from rich.console import Console
 from torch import Tensor
 
 from imsvd.checkpoints import load_newest_checkpoint
+from imsvd.engine.loop import StopRequest
 from imsvd.errors import InputError, Interrupted
 from imsvd.evaluation.coco import DetectionSettings, open_coco, run_coco
 from imsvd.evaluation.coco.batches import TrainingStream, mirror, training_batches
 from imsvd.evaluation.coco.model import batch_norms, build_detector
-from imsvd.evaluation.coco.training import DetectorTrainer, build_optimizer
-from imsvd.training.interruption import StopRequest
+from imsvd.evaluation.coco.training import DetectorTraining, build_optimizer
+from tests.engine.processes import ENVIRONMENT
 from tests.evaluation.coco import tiny
-from tests.training.processes import ENVIRONMENT
-from tests.training.tiny import CommandLine
+from tests.pretraining.tiny import CommandLine
 
 QUIET = Console(quiet=True)
 
@@ -32,11 +32,11 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny.write_coco(tmp_path_factory.mktemp("coco"))
 
 
-def trainer(data: Path, folder: Path, settings: DetectionSettings) -> DetectorTrainer:
+def trainer(data: Path, folder: Path, settings: DetectionSettings) -> DetectorTraining:
     torch.manual_seed(0)
     model = build_detector(tiny.encoder(), 2, settings)
     stream = TrainingStream(open_coco(data).train, settings.seed)
-    return DetectorTrainer(model, stream, settings, folder, Fabric(accelerator="cpu", devices=1))
+    return DetectorTraining(model, stream, settings, folder, Fabric(accelerator="cpu", devices=1))
 
 
 def test_every_epoch_sees_every_image_with_objects_once(data: Path) -> None:
@@ -85,7 +85,7 @@ def test_an_interrupted_training_ends_as_if_nothing_had_happened(
     settings = tiny.settings(iterations=3)
     whole = trainer(data, tmp_path / "whole", settings)
     whole.fit(QUIET)
-    step = DetectorTrainer.train_step
+    step = DetectorTraining.train_step
     requests: list[StopRequest] = []
 
     def remember(self: StopRequest) -> StopRequest:
@@ -94,12 +94,12 @@ def test_an_interrupted_training_ends_as_if_nothing_had_happened(
 
     monkeypatch.setattr(StopRequest, "__enter__", remember)
 
-    def stop_after_one(self: DetectorTrainer, batch: Any) -> None:
+    def stop_after_one(self: DetectorTraining, batch: Any) -> None:
         step(self, batch)
         requests[-1].signal_number = 2
 
     with monkeypatch.context() as patch:
-        patch.setattr(DetectorTrainer, "train_step", stop_after_one)
+        patch.setattr(DetectorTraining, "train_step", stop_after_one)
         with pytest.raises(Interrupted):
             trainer(data, tmp_path / "stopped", settings).fit(QUIET)
     saved, _ = load_newest_checkpoint(tmp_path / "stopped")
@@ -110,10 +110,10 @@ def test_an_interrupted_training_ends_as_if_nothing_had_happened(
     torch.rand(7)
     resumed.fit(QUIET)
     assert resumed.step == 3
-    assert_equal_weights(whole.model.state_dict(), resumed.model.state_dict())
+    assert_equal_weights(whole.detector.state_dict(), resumed.detector.state_dict())
     whole.precise_norms()
     resumed.precise_norms()
-    assert_equal_weights(whole.model.state_dict(), resumed.model.state_dict())
+    assert_equal_weights(whole.detector.state_dict(), resumed.detector.state_dict())
 
 
 def assert_equal_weights(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
@@ -124,9 +124,9 @@ def assert_equal_weights(first: dict[str, Tensor], second: dict[str, Tensor]) ->
 
 def test_precise_norms_are_means_over_batches(data: Path, tmp_path: Path) -> None:
     training = trainer(data, tmp_path, tiny.settings("sizes=[32]"))
-    norm = training.model.backbone[1]
+    norm = training.detector.backbone[1]
     seen: list[Tensor] = []
-    training.model.backbone[0].register_forward_hook(
+    training.detector.backbone[0].register_forward_hook(
         lambda _module, _inputs, output: seen.append(output.mean(dim=(0, 2, 3)))
     )
     training.precise_norms()
@@ -150,7 +150,7 @@ def test_a_batch_that_ranks_cannot_share_is_refused(data: Path, tmp_path: Path) 
         world_size = 2
 
     with pytest.raises(InputError, match="batch_size=3 cannot be shared by 2"):
-        DetectorTrainer(model, stream, settings, tmp_path, TwoProcesses())  # type: ignore[arg-type]
+        DetectorTraining(model, stream, settings, tmp_path, TwoProcesses())  # type: ignore[arg-type]
 
 
 def arguments(run: Path, data: Path, *more: str) -> list[str]:

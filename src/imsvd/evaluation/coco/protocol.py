@@ -14,17 +14,16 @@ import torch
 from rich.console import Console
 
 from imsvd.checkpoints import seed_random_state
-from imsvd.config import Config
 from imsvd.distributed import gather_lists, own_slice, together
 from imsvd.encoder import Encoder
+from imsvd.engine.hardware import launch
 from imsvd.evaluation.coco.batches import TrainingStream
 from imsvd.evaluation.coco.data import CocoData, CocoSplit, encode_mask
 from imsvd.evaluation.coco.model import MaskRCNN, build_detector
 from imsvd.evaluation.coco.settings import DetectionSettings
-from imsvd.evaluation.coco.training import DetectorTrainer
+from imsvd.evaluation.coco.training import DetectorTraining
 from imsvd.files import write_atomically
 from imsvd.progress import progress_bar
-from imsvd.training.hardware import launch
 
 
 class CocoOutcome(NamedTuple):
@@ -53,20 +52,23 @@ def run_coco(
     state = folder / _identity(encoder, data, settings)
     seed_random_state(settings.seed)
     model = build_detector(encoder, len(data.train.categories), settings)
-    fabric = launch(Config(compute=settings.compute))
+    fabric = launch(settings.compute)
     if not fabric.is_global_zero:
         console = Console(quiet=True)
     else:
         description = json.dumps(settings.model_dump(mode="json"), indent=2) + "\n"
         write_atomically(state / "settings.json", description.encode())
     stream = TrainingStream(data.train, settings.seed)
-    trainer = DetectorTrainer(model, stream, settings, state, fabric)
-    trainer.fit(console)
-    trainer.precise_norms()
+    training = DetectorTraining(model, stream, settings, state, fabric)
+    training.fit(console)
+    training.precise_norms()
     with progress_bar(console) as bar:
         task = bar.add_task("detections", total=len(data.val) // fabric.world_size)
         found = detect(
-            trainer.model, data.val, fabric.device, lambda done: bar.update(task, completed=done)
+            training.detector,
+            data.val,
+            fabric.device,
+            lambda done: bar.update(task, completed=done),
         )
     first = fabric.is_global_zero
     own = together(lambda: [average_precision(data.val.ground_truth(), found)] if first else [])

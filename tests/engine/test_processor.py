@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from imsvd.config import override
+from imsvd.engine.hardware import keep_freed_memory, use_processor_well
 from imsvd.methods import build_method
 from imsvd.networks import build_backbone
 from imsvd.networks.winograd import WinogradConv2d
+from imsvd.pretraining.optimizers import build_optimizer
 from imsvd.recipes import recipe
-from imsvd.training.optimizers import build_optimizer
-from imsvd.training.processor import keep_freed_memory, use_processor_well
 
 SETTINGS = ["training.batch_size=8", "method.projector=[32, 64]", "method.units=4"]
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from imsvd.config import Config, override
 from imsvd.methods import Method, MethodOutput
-from imsvd.training.optimizers import build_optimizer, learning_rate, set_learning_rate
+from imsvd.pretraining.optimizers import build_optimizer, learning_rate, set_learning_rate
 
 SCHEDULE = override(
     Config(),

@@ -10,10 +10,10 @@ from tensorboard.backend.event_processing.event_accumulator import (  # type: ig
 
 from imsvd.errors import InputError
 from imsvd.methods import IMSVD, IMSVDSettings, MethodOutput
+from imsvd.pretraining.metrics import EpochMetrics, MetricsLog
 from imsvd.runs import RunFolder
-from imsvd.training.metrics import EpochMetrics, MetricsLog
 from tests.methods.networks import NormFree
-from tests.training import tiny
+from tests.pretraining import tiny
 
 
 def output(loss: float) -> MethodOutput:

@@ -1,10 +1,15 @@
-"""What is measured while training: gathered over an epoch, then written once."""
+"""Measurements during training: gathered over an epoch, written once, and what training has cost."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import resource
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -69,11 +74,11 @@ class EpochMetrics:
 
 
 class MetricsLog:
-    """Writes each epoch to metrics.jsonl, TensorBoard and, if asked, Weights & Biases."""
+    """Writes each epoch to metrics.jsonl, TensorBoard and, if enabled, Weights & Biases."""
 
     def __init__(self, run: RunFolder, config: Config, first_epoch: int) -> None:
         self.run = run
-        # An interrupted run may have logged epochs that it will now train again.
+        # An interrupted run may have logged epochs that it now trains again.
         run.rewrite_metrics([record for record in run.metrics() if record["epoch"] <= first_epoch])
         self.board = SummaryWriter(str(run.tensorboard), purge_step=first_epoch + 1)
         self.wandb = _start_wandb(run, config) if config.compute.wandb else None
@@ -118,3 +123,33 @@ def _start_wandb(run: RunFolder, config: Config) -> Any:
     return wandb.init(
         project="imsvd", dir=str(run.path), config=config.model_dump(mode="json"), resume="allow"
     )
+
+
+def peak_memory() -> int:
+    """Return the most bytes this process has held so far, on its GPU if it used one, else resident."""
+    if torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return torch.cuda.max_memory_allocated()
+    status = Path("/proc/self/status")
+    if status.exists():
+        # Not ru_maxrss: on Linux it starts at the memory of the parent process.
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def largest_peak(records: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return the largest peak memory that the epochs of a run record, if any."""
+    return max(
+        (record["peak_memory"] for record in records if "peak_memory" in record), default=None
+    )
+
+
+def median_epoch_seconds(records: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the median seconds per epoch, which a pause in one of them does not change.
+
+    Differences of totals are used: `seconds` of an interrupted epoch only cover its last part.
+    """
+    totals = [0.0, *(record["total_seconds"] for record in records)]
+    return statistics.median(b - a for a, b in pairwise(totals)) if records else None

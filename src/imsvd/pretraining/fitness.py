@@ -1,4 +1,4 @@
-"""How much memory of a GPU training needs, estimated before it begins."""
+"""Whether a configuration can be trained on this device, and the largest batch that fits its memory."""
 
 from __future__ import annotations
 
@@ -6,14 +6,40 @@ import torch
 from torch import Tensor, nn
 
 from imsvd.config import Config, override
-from imsvd.methods import build_method
-from imsvd.networks import build_backbone
+from imsvd.errors import InputError
+from imsvd.methods import Method, build_method
+from imsvd.networks import build_backbone, feature_width
 
 _USABLE = 0.85
 """Share of a device's memory that tensors can fill; fragments and cuDNN's workspaces take the rest."""
 _COPIES = 4
 """Weights, their gradients, the optimizer's state, and the copies that DDP's buckets hold."""
 _SMALLEST_BATCH = 2
+
+
+def check_view_sizes(method: Method, config: Config) -> None:
+    """Pass one empty image of each size through the backbone; raise if it cannot take the size."""
+    for size in {view.size for view in config.views.every} | {config.views.whole_image_size}:
+        try:
+            with torch.no_grad():
+                features = method.backbone.eval()(torch.zeros(1, 3, size, size))
+            if features.shape != (1, feature_width(method.backbone)):
+                raise RuntimeError(f"it gives {tuple(features.shape)} instead of a vector")
+        except (RuntimeError, AssertionError) as error:
+            raise InputError(
+                f"backbone {config.backbone.name!r} cannot take images of {size} pixels "
+                f"({str(error).splitlines()[0].rstrip('.')}); change views or backbone.options."
+            ) from error
+    method.backbone.train()
+
+
+def check_precision(method: Method, config: Config, device: torch.device) -> None:
+    """Raise for a method that computes in float64 on an Apple GPU, which has no such numbers."""
+    if device.type == "mps" and any(buffer.dtype == torch.float64 for buffer in method.buffers()):
+        raise InputError(
+            f"{config.method.name} computes in float64, which this GPU does not support; "
+            "add --set compute.accelerator=cpu."
+        )
 
 
 def fit_to_memory(config: Config, images: int) -> Config:

@@ -6,8 +6,8 @@ import torch
 from PIL import Image
 
 from imsvd.datasets import ImageSource, open_source
+from imsvd.engine.batches import EpochOrder, MemoryBatches, StreamedBatches
 from imsvd.errors import InputError
-from imsvd.training.batches import EpochOrder, MemoryBatches, StreamedBatches
 from imsvd.views import Batch, ViewsSettings, paper_views
 
 CPU = torch.device("cpu")

@@ -9,7 +9,8 @@ import os
 import sys
 import traceback
 
-from imsvd import api, cli, figures
+from imsvd import cli, figures
+from imsvd.pretraining import pretrain as api
 
 
 def _run(arguments: list[str], output: str) -> int:

@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,22 +13,23 @@ from torch import nn
 from imsvd.checkpoints import load_newest_checkpoint
 from imsvd.config import override
 from imsvd.datasets import open_source
+from imsvd.engine import loop
+from imsvd.engine.hardware import launch
 from imsvd.errors import InputError, Interrupted
-from imsvd.methods import METHODS, Method, MethodOutput, build_method
+from imsvd.methods import METHODS, Method, build_method
 from imsvd.methods.base import SMALLEST_BATCH
 from imsvd.networks import build_backbone
+from imsvd.pretraining import run as pretraining
+from imsvd.pretraining import train
+from imsvd.pretraining.fitness import check_precision
+from imsvd.pretraining.metrics import median_epoch_seconds
+from imsvd.pretraining.online_knn import OnlineKNN
 from imsvd.recipes import recipe
 from imsvd.runs import RunFolder
-from imsvd.training import loop, train
-from imsvd.training.batches import EpochOrder
-from imsvd.training.costs import median_epoch_seconds
-from imsvd.training.fitness import check_precision
-from imsvd.training.hardware import launch
-from imsvd.training.online import OnlineKNN
 from imsvd.views import Batch
+from tests.engine.processes import ENVIRONMENT, saved_step
+from tests.pretraining import tiny
 from tests.test_api import write_images
-from tests.training import tiny
-from tests.training.processes import ENVIRONMENT, saved_step
 
 QUIET = Console(quiet=True)
 
@@ -80,7 +80,8 @@ def test_epochs_take_as_long_with_an_interruption_as_without(
         clock.now += 100
         return check(self, backbone)
 
-    monkeypatch.setattr(loop, "time", clock)
+    for module in (loop, pretraining):
+        monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(Method, "after_step", after_step)
     monkeypatch.setattr(OnlineKNN, "__call__", slow_check)
     run = RunFolder(tmp_path / "run")
@@ -98,7 +99,8 @@ def test_a_kill_between_the_last_files_still_gives_the_last_encoder(
     name: str, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = RunFolder(tmp_path / "run")
-    save = getattr(loop, name)
+    module = pretraining if name == "save_encoder" else loop
+    save = getattr(module, name)
     calls = 0
 
     def save_and_die(*arguments: object) -> None:
@@ -108,7 +110,7 @@ def test_a_kill_between_the_last_files_still_gives_the_last_encoder(
         if calls == 2:
             raise SystemError
 
-    monkeypatch.setattr(loop, name, save_and_die)
+    monkeypatch.setattr(module, name, save_and_die)
     with pytest.raises(SystemError):
         train(tiny.config(), run, QUIET)
     monkeypatch.undo()
@@ -152,15 +154,14 @@ def test_every_method_resumes_exactly_inside_an_epoch_of_unlabeled_images(
     config = config.model_copy(update={"method": config.method.smallest()})
     whole, parts = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "parts")
     train(config, whole, QUIET)
-    take_step = loop.Trainer._train_step
+    take_step = pretraining.Pretraining.train_step
 
-    def stop(self: loop.Trainer, batch: Batch) -> MethodOutput:
-        output = take_step(self, batch)
+    def stop(self: pretraining.Pretraining, batch: Batch) -> None:
+        take_step(self, batch)
         if self.step == 7:  # of 9
             os.kill(os.getpid(), signal.SIGTERM)
-        return output
 
-    monkeypatch.setattr(loop.Trainer, "_train_step", stop)
+    monkeypatch.setattr(pretraining.Pretraining, "train_step", stop)
     with pytest.raises(Interrupted):
         train(config, parts, QUIET)
     monkeypatch.undo()
@@ -251,13 +252,12 @@ def test_a_run_without_scaled_gradients_goes_on_with_them(
 
     run, source = RunFolder(tmp_path / "run"), open_source("shapes:128")
     train(tiny.config(), run, QUIET)
-    order = EpochOrder(len(source), 32, 0)
-    trainer = loop.Trainer(tiny.config(), run, launch(tiny.config()), source, order)
-    plain = trainer.fabric.strategy.precision
-    monkeypatch.setattr(type(trainer.fabric.strategy), "precision", Scaling())
+    training = pretraining.Pretraining(tiny.config(), run, launch(tiny.config().compute), source)
+    plain = training.fabric.strategy.precision
+    monkeypatch.setattr(type(training.fabric.strategy), "precision", Scaling())
     assert not plain.state_dict()
-    assert trainer.resume() == []
-    assert trainer.step == 8
+    assert training.resume() == []
+    assert training.step == 8
 
 
 def test_a_backbone_that_cannot_take_the_views_is_refused_before_training(tmp_path: Path) -> None:
@@ -279,17 +279,6 @@ def test_what_needs_double_precision_is_refused_where_there_is_none() -> None:
                 check_precision(method, config, apple)
         else:
             check_precision(method, config, apple)
-
-
-def test_ranks_draw_differently_and_a_step_draws_alike() -> None:
-    def draw(rank: int, step: int) -> float:
-        fabric = SimpleNamespace(world_size=2, global_rank=rank)
-        trainer = SimpleNamespace(fabric=fabric, config=tiny.config(), step=step)
-        loop.Trainer._seed_ranks_apart(trainer)  # type: ignore[arg-type]
-        return float(torch.rand(()))
-
-    assert draw(0, 5) == draw(0, 5)
-    assert len({draw(0, 5), draw(1, 5), draw(0, 6), draw(1, 6)}) == 4
 
 
 def test_a_trained_run_outlives_its_checkpoints(

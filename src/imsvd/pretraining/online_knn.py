@@ -1,4 +1,4 @@
-"""The kNN check that runs while training, with the same evaluator as the command line."""
+"""The kNN check during training, with the same evaluator as `imsvd evaluate knn`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from imsvd.errors import InputError
 from imsvd.evaluation import Features, KNNSettings, extract_features, knn, usable_neighbors
 
 HELD_OUT = 5
-"""Without a test split every fifth training image asks and the others answer."""
+"""Without a test split, every fifth training image is a query; the rest form the bank."""
 
 
 class OnlineKNN:
@@ -21,10 +21,14 @@ class OnlineKNN:
         self.config, self.device = config, device
         self.bank, self.queries = _choose(config, train)
 
-    @staticmethod
-    def possible(config: Config, train: ImageSource) -> bool:
-        """Whether there are labels to compare with, and the user wants it."""
-        return train.labels is not None and config.training.knn_every > 0
+    @classmethod
+    def where_possible(
+        cls, config: Config, train: ImageSource, device: torch.device
+    ) -> OnlineKNN | None:
+        """Return the check if there are labels to compare with and it is not switched off."""
+        if train.labels is None or config.training.knn_every == 0:
+            return None
+        return cls(config, train, device)
 
     def due(self, epoch: int) -> bool:
         """Whether `epoch`, counted from 1, ends with a check."""

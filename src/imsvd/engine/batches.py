@@ -15,11 +15,16 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 import torch
+from lightning_fabric import Fabric
+from rich.console import Console
 from torch import Tensor
 
-from imsvd.datasets import ImageSource
+from imsvd.config import ComputeSettings
+from imsvd.datasets import ImageSource, Quarantine, load_into_memory, small_image_size
 from imsvd.datasets.reading import load_batches
+from imsvd.engine.hardware import worker_count
 from imsvd.errors import InputError
+from imsvd.progress import progress_bar
 from imsvd.views import (
     Batch,
     ViewsSettings,
@@ -28,6 +33,7 @@ from imsvd.views import (
     normalize,
     read_batch,
 )
+from imsvd.views.samples import takes_fast_path
 
 Indices = npt.NDArray[np.int64]
 
@@ -74,8 +80,31 @@ class EpochOrder:
         return self._cached[1]
 
 
+def build_batches(
+    source: ImageSource,
+    quarantine: Quarantine,
+    order: EpochOrder,
+    views: ViewsSettings,
+    seed: int,
+    compute: ComputeSettings,
+    fabric: Fabric,
+    console: Console,
+) -> Batches:
+    """Return the batches of a training: from memory if the images are small, otherwise streamed."""
+    if small_image_size(source) is not None:
+        with progress_bar(console) as bar:
+            task = bar.add_task("reading images", total=len(source))
+            images = load_into_memory(
+                source, quarantine, progress=lambda done, _: bar.update(task, completed=done)
+            )
+        if images is not None:
+            return MemoryBatches(images, order, views, seed, fabric.device)
+    workers = worker_count(compute, fabric, cheap=takes_fast_path(source))
+    return StreamedBatches(source, order, views, seed, fabric.device, workers)
+
+
 class Batches(ABC):
-    """Gives the batches of steps `first`, `first + 1`, … up to `last` (exclusive)."""
+    """The batches of any range of steps."""
 
     def __init__(
         self, order: EpochOrder, views: ViewsSettings, seed: int, device: torch.device
@@ -84,7 +113,7 @@ class Batches(ABC):
 
     @abstractmethod
     def steps(self, first: int, last: int) -> Iterator[Batch]:
-        """Yield one `Batch` per step."""
+        """Yield the batches of steps `first` to `last`, without the last."""
 
 
 class MemoryBatches(Batches):
@@ -102,7 +131,7 @@ class MemoryBatches(Batches):
         self.images = images.to(device)
 
     def steps(self, first: int, last: int) -> Iterator[Batch]:
-        """Yield one `Batch` per step."""
+        """Yield the batches of steps `first` to `last`, without the last."""
         for step in range(first, last):
             epoch, indices = self.order.indices(step)
             samples = torch.from_numpy(indices).to(self.device)
@@ -127,12 +156,12 @@ class StreamedBatches(Batches):
         self.source, self.workers = source, workers
 
     def steps(self, first: int, last: int) -> Iterator[Batch]:
-        """Yield one `Batch` per step."""
+        """Yield the batches of steps `first` to `last`, without the last."""
         read = partial(_read_step, self.source, self.views, self.seed)
         keys = (self.order.indices(step) for step in range(first, last))
         pin_memory = self.device.type == "cuda"
         batches = load_batches(read, keys, self.workers, pin_memory=pin_memory)
-        # Closed here, not when it is collected: workers end when this generator does.
+        # Closed here rather than by the garbage collector: workers end with this generator.
         with closing(batches):
             for batch in batches:
                 views = [

@@ -15,11 +15,11 @@ from imsvd.datasets import ImageSource, open_source, small_image_size
 from imsvd.datasets.opening import absolute
 from imsvd.encoder import Encoder, load, open_encoder
 from imsvd.export import export_encoder
+from imsvd.pretraining import train
+from imsvd.pretraining.fitness import fit_to_memory
 from imsvd.progress import progress_bar
 from imsvd.recipes import fit_to_images, override_in_proportion, recipe
 from imsvd.runs import RunFolder
-from imsvd.training import train
-from imsvd.training.memory import fit_to_memory
 
 
 def pretrain(

@@ -46,7 +46,7 @@ class ForkingServer:
 
     def __init__(self) -> None:
         self._server = subprocess.Popen(
-            [sys.executable, "-m", "tests.training.forking"],
+            [sys.executable, "-m", "tests.engine.forking"],
             cwd=ROOT,
             env=ENVIRONMENT,
             text=True,

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from imsvd.checkpoints import load_newest_checkpoint
-from tests.training import tiny
-from tests.training.processes import (
+from tests.engine.processes import (
     ForkingServer,
     Launcher,
     python_module,
     saved_step,
     wait_for_step,
 )
+from tests.pretraining import tiny
 
 EPOCHS = 3
 STEPS = 8 * EPOCHS
@@ -78,7 +78,7 @@ def assert_same_run(run: Path, expected: Path) -> None:
     states = [load_newest_checkpoint(folder / "checkpoints")[0] for folder in (run, expected)]
     for state in states:
         assert state is not None
-        assert state.pop("seconds") > 0
+        assert state["extra"].pop("seconds") > 0
         assert state["step"] == STEPS
     assert_same_state(*states)
 

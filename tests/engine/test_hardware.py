@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from imsvd.config import Config, override
+from imsvd.config import ComputeSettings, Config, override
+from imsvd.engine.hardware import launch, require_single_process, worker_count
 from imsvd.errors import InputError
-from imsvd.training.hardware import launch, require_single_process, worker_count
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_workers_leave_the_cores_to_those_who_need_them(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores), raising=False)
     fabric: Any = SimpleNamespace(device=torch.device(device), world_size=ranks)
-    assert worker_count(Config(), fabric, cheap=cheap) == expected
+    assert worker_count(ComputeSettings(), fabric, cheap=cheap) == expected
 
 
 def test_a_rank_that_slurm_binds_to_its_cores_may_use_them_all(
@@ -38,9 +38,11 @@ def test_a_rank_that_slurm_binds_to_its_cores_may_use_them_all(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "8")
     fabric: Any = SimpleNamespace(device=torch.device("cuda"), world_size=8)
-    assert worker_count(Config(), fabric) == 1  # torchrun's ranks in one task share its cores
+    assert (
+        worker_count(ComputeSettings(), fabric) == 1
+    )  # torchrun's ranks in one task share its cores
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
-    assert worker_count(Config(), fabric) == 8
+    assert worker_count(ComputeSettings(), fabric) == 8
 
 
 TORCHRUN = {
@@ -73,8 +75,8 @@ def test_nobody_trains_alone_beside_others(
     config = override(Config(), ["compute.accelerator=cpu"])
     number = environment.get("WORLD_SIZE") or environment["SLURM_STEP_NUM_TASKS"]
     with pytest.raises(InputError, match=f"launcher started {number} processes, .* is 1; set both"):
-        launch(config)
-    with pytest.raises(InputError, match=f"voc07 is the work of one process, .* started {number}"):
+        launch(config.compute)
+    with pytest.raises(InputError, match=f"voc07 runs in one process, .* started {number}"):
         require_single_process("voc07")
 
 
@@ -85,15 +87,15 @@ def test_a_launcher_that_disagrees_with_the_devices_gets_a_sentence(
         monkeypatch.setenv(name, value)
     config = override(Config(), ["compute.accelerator=cpu", "compute.devices=8"])
     with pytest.raises(InputError, match=r"compute\.devices=8"):
-        launch(config)
+        launch(config.compute)
 
 
 def test_one_process_needs_no_launcher() -> None:
-    assert launch(override(Config(), ["compute.accelerator=cpu"])).world_size == 1
+    assert launch(ComputeSettings(accelerator="cpu")).world_size == 1
     require_single_process("voc07")
 
 
 def test_a_number_that_is_asked_for_is_taken() -> None:
     fabric: Any = SimpleNamespace(device=torch.device("cpu"), world_size=1)
     config = override(Config(), ["compute.workers=5"])
-    assert worker_count(config, fabric, cheap=True) == 5
+    assert worker_count(config.compute, fabric, cheap=True) == 5

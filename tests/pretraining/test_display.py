@@ -4,7 +4,7 @@ from typing import Any
 from rich.console import Console
 
 from imsvd.methods import IMSVDSettings
-from imsvd.training.display import TrainingDisplay
+from imsvd.pretraining.display import TrainingDisplay
 
 TERMS = ("invariance", "diagonal_entropy", "off_diagonal_entropy")
 BOUNDS = {

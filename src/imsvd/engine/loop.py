@@ -1,0 +1,384 @@
+"""The one loop of everything that trains and can be resumed: encoders, classifiers, detectors.
+
+`Training.fit` owns what a training step itself should not have to know: resuming from the newest
+good checkpoint, agreement between ranks, how often to save, stop signals, divergence, a full GPU
+and progress. A subclass says what a step computes (`loss`), on which batches, what happens at the
+end of an epoch, and what it keeps besides weights and optimizer.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+
+import torch
+from lightning_fabric import Fabric
+from rich.console import Console
+from rich.markup import escape
+from torch import Tensor, nn
+
+from imsvd.checkpoints import (
+    load_newest_checkpoint,
+    random_state,
+    restore_random_state,
+    save_checkpoint,
+    seed_step,
+)
+from imsvd.datasets import BadImage, ImageSource, Quarantine
+from imsvd.distributed import any_rank, gather_lists, on_first_rank, rank, together
+from imsvd.errors import InputError, Interrupted
+from imsvd.files import remove_leftovers
+from imsvd.progress import progress_bar
+
+B = TypeVar("B")
+
+BAD_IMAGES = "bad_images.jsonl"
+"""The list of unreadable images in a run's folder."""
+
+
+class Display(Protocol):
+    """What the loop needs of the terminal view of a training."""
+
+    def step(self) -> None:
+        """Advance by one step."""
+
+    def say(self, text: str) -> None:
+        """Print a line above the moving bar."""
+
+
+class TrainingPlan(NamedTuple):
+    """What the loop needs to know before it begins."""
+
+    place: Path
+    """The folder that the user knows; named in messages."""
+    checkpoints: Path
+    """The folder of checkpoints, `place` itself or below it."""
+    images: str
+    """Fingerprint of the training images."""
+    epochs: int
+    steps_per_epoch: int
+    seed: int
+    """Of what a step draws."""
+    checkpoint_minutes: float
+    """Longest time between checkpoints."""
+
+
+class Training(ABC, Generic[B]):
+    """A network in training: the state of a run and the loop that moves it forward.
+
+    Args:
+        fabric: launched.
+        network: what is trained, already laid out for the device.
+        optimizer: of its parameters.
+        plan: where its files are, how long it takes.
+    """
+
+    seed_every_step = False
+    """Whether random draws inside a step depend on seed, step and rank alone."""
+    quarantine: Quarantine | None = None
+    """Where unreadable images are counted; set by `prepare` where there can be any."""
+
+    def __init__(
+        self,
+        fabric: Fabric,
+        network: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        plan: TrainingPlan,
+    ) -> None:
+        self.fabric, self.plan, self.place = fabric, plan, plan.place
+        self.steps_per_epoch = plan.steps_per_epoch
+        self.last_step = plan.epochs * plan.steps_per_epoch
+        self.step = 0
+        self.trained = network
+        self.model, self.optimizer = fabric.setup(network, optimizer)
+        self._loss_sum = torch.zeros((), device=fabric.device)
+        self._bad: list[BadImage] = []
+
+    # What a subclass defines.
+
+    @abstractmethod
+    def batches(self, steps: range) -> Iterable[B]:
+        """Return this rank's batches of `steps`."""
+
+    @abstractmethod
+    def loss(self, batch: B) -> Tensor:
+        """Return the loss to differentiate."""
+
+    @abstractmethod
+    def set_learning_rates(self) -> None:
+        """Give the optimizer the learning rates of the current step."""
+
+    @property
+    @abstractmethod
+    def divergence_remedy(self) -> str:
+        """What to change when the loss is no longer finite; ends a sentence."""
+
+    def prepare(self, console: Console) -> None:
+        """Open what only a training that has steps left needs, such as its images."""
+
+    def display(self, console: Console) -> AbstractContextManager[Display]:
+        """Return the terminal view."""
+        return StepBar(console, "training", self.step, self.last_step)
+
+    def begin_epoch(self) -> None:
+        """Prepare the next epoch, or the rest of one that was interrupted."""
+
+    def after_step(self) -> None:
+        """Update what gradients do not, and record what the step showed."""
+
+    def end_epoch(self) -> None:
+        """Measure and log what the epoch achieved."""
+
+    def bad_images(self, batch: B) -> list[BadImage]:
+        """Return the unreadable images that were replaced in `batch`."""
+        del batch
+        return []
+
+    def write_outputs(self) -> None:
+        """Write the files that belong to a checkpoint; only the first rank calls this."""
+
+    def extra_state(self) -> dict[str, Any]:
+        """Return what a checkpoint must keep besides weights, optimizer and random state."""
+        return {}
+
+    def load_extra_state(self, state: dict[str, Any]) -> None:
+        """Restore what `extra_state` returned."""
+
+    def is_finished_without_checkpoint(self) -> bool:
+        """Whether the results of a whole training are there although its checkpoints are gone."""
+        return False
+
+    def out_of_memory_message(self) -> str:
+        """Return one sentence for a device that cannot hold a step."""
+        return "the device's memory cannot hold a step; lower batch_size with --set."
+
+    def close(self) -> None:
+        """Close what `prepare` opened."""
+
+    # What every training does.
+
+    def fit(self, console: Console) -> bool:
+        """Train until the last step, continuing from the newest checkpoint.
+
+        Returns:
+            Whether there was anything left to train.
+
+        Raises:
+            Interrupted: after Ctrl-C or SIGTERM, when everything has been saved.
+        """
+        for complaint in together(self.resume):
+            console.print(f"[yellow]{escape(complaint)}[/yellow] Using the checkpoint before it.")
+        require_same_start(self.step, self.plan.images)
+        on_first_rank(self._remove_leftovers)
+        if self.step >= self.last_step:
+            return False
+        self.prepare(console)
+        try:
+            with StopRequest() as stop, self.display(console) as display:
+                self._run(stop, display)
+        except torch.OutOfMemoryError as error:
+            raise InputError(self.out_of_memory_message()) from error
+        finally:
+            self.close()
+        if self.quarantine is not None and self.quarantine.count:
+            console.print(
+                f"[yellow]{self.quarantine.count} unreadable images were replaced; "
+                f"{self.place / BAD_IMAGES} lists them.[/yellow]"
+            )
+        return True
+
+    def _run(self, stop: StopRequest, display: Display) -> None:
+        saved_at = time.monotonic()
+        self.begin_epoch()
+        for batch in self.batches(range(self.step, self.last_step)):
+            self.train_step(batch)
+            display.step()
+            epoch_ended = self.step % self.steps_per_epoch == 0
+            self._bad += self.bad_images(batch)
+            if epoch_ended or self.fabric.world_size == 1:
+                self._report_bad_images()
+            if epoch_ended:
+                self._refuse_divergence()
+                self.end_epoch()
+            due = time.monotonic() - saved_at > 60 * self.plan.checkpoint_minutes
+            # Ranks have clocks and signals of their own, but must save and stop together.
+            if epoch_ended or any_rank(due or stop.requested, self.fabric.device):
+                self._report_bad_images()
+                self.save()
+                saved_at = time.monotonic()
+                if any_rank(stop.requested, self.fabric.device):
+                    display.say(
+                        f"Stopped and saved at step {self.step:,}. Run the same command to resume."
+                    )
+                    raise Interrupted(stop.signal_number or signal.SIGINT)
+            if epoch_ended and self.step < self.last_step:
+                self.begin_epoch()
+
+    def train_step(self, batch: B) -> None:
+        """Move the weights by one batch."""
+        self.set_learning_rates()
+        if self.seed_every_step:
+            seed_step(self.plan.seed, self.step, self.fabric.global_rank)
+        loss = self.loss(batch)
+        self.optimizer.zero_grad()
+        self.fabric.backward(loss)
+        self.optimizer.step()
+        self.step += 1
+        self._loss_sum += loss.detach()  # stays on the device: no step waits for it
+        self.after_step()
+
+    @property
+    def epoch(self) -> int:
+        """How many epochs are complete."""
+        return self.step // self.steps_per_epoch
+
+    def save(self) -> None:
+        """Write a checkpoint and the files that belong to it; the first rank writes for all."""
+        self._refuse_divergence()
+        on_first_rank(self._write)
+
+    def _write(self) -> None:
+        # The checkpoint comes last: a training that it shows to be finished has its outputs.
+        self.write_outputs()
+        save_checkpoint(self.plan.checkpoints, self.step, self._state())
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "images": self.plan.images,
+            "weights": dict(self.trained.state_dict()),
+            "optimizer": self.optimizer.state_dict(),
+            "precision": self.fabric.strategy.precision.state_dict(),
+            "random": random_state(),
+            "extra": self.extra_state(),
+        }
+
+    def resume(self) -> list[str]:
+        """Load the newest good checkpoint, if any; return what was wrong with newer ones."""
+        state, complaints = load_newest_checkpoint(self.plan.checkpoints)
+        if state is None:
+            if complaints:
+                raise InputError(
+                    f"{complaints[0]} No good checkpoint is left; remove {self.place} to start again."
+                )
+            if self.is_finished_without_checkpoint():
+                self.step = self.last_step
+            return []
+        if "extra" not in state:
+            raise InputError(
+                f"{self.place} was begun by an earlier version of imsvd, whose checkpoints this one does "
+                "not read; start again in another folder."
+            )
+        if state["images"] != self.plan.images:
+            raise InputError(
+                f"the images are not those that {self.place} was trained on so far; "
+                "restore them to resume, or give another --out for a new run."
+            )
+        self.step = state["step"]
+        self.trained.load_state_dict(state["weights"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if state["precision"]:  # empty where gradients are not scaled
+            self.fabric.strategy.precision.load_state_dict(state["precision"])
+        restore_random_state(state["random"])
+        self.load_extra_state(state["extra"])
+        return complaints
+
+    def _remove_leftovers(self) -> None:
+        for folder in {self.place, self.plan.checkpoints}:
+            remove_leftovers(folder)
+
+    def _report_bad_images(self) -> None:
+        """Tell every rank of every bad image, so that all of them stop together if there are too many."""
+        if self.quarantine is not None:
+            self.quarantine.report(gather_lists(self._bad))
+        self._bad = []
+
+    def _refuse_divergence(self) -> None:
+        """Raise rather than save weights that are no longer numbers."""
+        # One rank alone would leave the others waiting for it.
+        if any_rank(not bool(torch.isfinite(self._loss_sum)), self.fabric.device):
+            raise InputError(
+                f"the loss is no longer finite at step {self.step:,}; the last checkpoint is kept "
+                f"— {self.divergence_remedy}."
+            )
+
+
+class StepBar:
+    """A single bar over all steps."""
+
+    def __init__(self, console: Console, title: str, done: int, total: int) -> None:
+        self._bar = progress_bar(console)
+        self._task = self._bar.add_task(title, total=total, completed=done)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def step(self) -> None:
+        """Advance by one step."""
+        self._bar.advance(self._task)
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        self._bar.console.print(text, highlight=False)
+
+
+class StopRequest:
+    """While active, remembers the first Ctrl-C or SIGTERM; a second one acts at once."""
+
+    def __init__(self) -> None:
+        self.signal_number = 0
+        self._previous: dict[int, Any] = {}
+
+    @property
+    def requested(self) -> bool:
+        """Whether a signal has arrived."""
+        return bool(self.signal_number)
+
+    def __enter__(self) -> StopRequest:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            try:
+                self._previous[number] = signal.signal(number, self._remember)
+            except ValueError:  # outside the main thread signals belong to someone else
+                return self
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self.signal_number = number
+        signal.signal(number, self._previous[number])
+
+
+def require_same_start(step: int, images: str) -> None:
+    """Raise if ranks would continue from different steps, or with other images than each other."""
+    if len(set(gather_lists([(step, images)]))) > 1:
+        raise InputError(
+            "the processes do not see the same checkpoint and images; put --out and the data on a disk "
+            "that all machines share."
+        )
+
+
+def shared_quarantine(source: ImageSource, limit: float, place: Path) -> Quarantine:
+    """Return the quarantine that is listed in `place`, known to all ranks; the first one writes it."""
+    path = place / BAD_IMAGES if rank() == 0 else None
+    quarantine = together(lambda: Quarantine(source, limit, path))
+    quarantine.adopt(gather_lists(quarantine.listed))
+    return quarantine

@@ -1,0 +1,215 @@
+"""Pretraining, from a configuration to a run folder, to be read from top to bottom."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from rich.console import Console
+from torch import Tensor
+
+from imsvd.checkpoints import seed_random_state
+from imsvd.config import Config
+from imsvd.datasets import BadImage, ImageSource, open_source
+from imsvd.distributed import on_first_rank, together
+from imsvd.encoder import save_encoder, saved_epoch
+from imsvd.engine.batches import EpochOrder, build_batches
+from imsvd.engine.hardware import launch, lay_out, use_processor_well
+from imsvd.engine.loop import Training, TrainingPlan, shared_quarantine
+from imsvd.methods import MethodOutput, build_method
+from imsvd.networks import build_backbone
+from imsvd.pretraining.display import TrainingDisplay
+from imsvd.pretraining.fitness import check_precision, check_view_sizes, out_of_memory_message
+from imsvd.pretraining.metrics import EpochMetrics, MetricsLog, peak_memory
+from imsvd.pretraining.online_knn import OnlineKNN
+from imsvd.pretraining.optimizers import build_optimizer, learning_rate, set_learning_rate
+from imsvd.progress import counted
+from imsvd.runs import RunFolder
+from imsvd.views import Batch
+
+
+def train(config: Config, run: RunFolder, console: Console) -> None:
+    """Train until `config.training.epochs` are done, continuing the run that `run` may hold.
+
+    Raises:
+        Interrupted: after Ctrl-C or SIGTERM, when everything has been saved.
+    """
+    if not run.has_saved:
+        config.method.require_epochs(config.training.epochs)
+    source = open_source(config.data.source, "train")
+    run.begin(config)
+    fabric = launch(config.compute)
+    if not fabric.is_global_zero:
+        console = Console(quiet=True)
+    if fabric.world_size > 1 and fabric.device.type == "cpu":
+        console.print("[yellow]BatchNorm is not synchronized between CPU processes.[/yellow]")
+    if not Pretraining(config, run, fabric, source).fit(console):
+        console.print(f"{run.path} is already trained: {counted(config.training.epochs, 'epoch')}.")
+
+
+class Pretraining(Training[Batch]):
+    """A method in training on unlabeled images, and the run folder it fills."""
+
+    def __init__(self, config: Config, run: RunFolder, fabric: Fabric, source: ImageSource) -> None:
+        self.config, self.run, self.source = config, run, source
+        self.order = EpochOrder(
+            len(source),
+            config.training.batch_size,
+            config.seed,
+            fabric.global_rank,
+            fabric.world_size,
+        )
+        seed_random_state(config.seed)
+        method = build_method(config.method, build_backbone(config.backbone), len(source))
+        check_view_sizes(method, config)
+        check_precision(method, config, fabric.device)
+        self.method = lay_out(method, fabric)
+        if fabric.device.type == "cpu":
+            use_processor_well(self.method)
+        super().__init__(
+            fabric,
+            self.method,
+            build_optimizer(self.method, config),
+            TrainingPlan(
+                place=run.path,
+                checkpoints=run.checkpoints,
+                images=source.fingerprint(),
+                epochs=config.training.epochs,
+                steps_per_epoch=self.order.steps_per_epoch,
+                seed=config.seed,
+                checkpoint_minutes=config.compute.checkpoint_minutes,
+            ),
+        )
+        # Ranks must draw different dropout, and a checkpoint holds the random state of one of them.
+        self.seed_every_step = fabric.world_size > 1
+        self.seconds = 0.0
+        self.metrics = EpochMetrics()
+        self.knn = OnlineKNN.where_possible(config, source, fabric.device)
+
+    def prepare(self, console: Console) -> None:
+        """Open the images and the logs."""
+        config = self.config
+        self.quarantine = shared_quarantine(self.source, config.data.bad_image_limit, self.run.path)
+        self._batches = build_batches(
+            self.source,
+            self.quarantine,
+            self.order,
+            config.views,
+            config.seed,
+            config.compute,
+            self.fabric,
+            console,
+        )
+        self._log = together(self._open_log)
+
+    def _open_log(self) -> MetricsLog | None:
+        if not self.fabric.is_global_zero:
+            return None
+        return MetricsLog(self.run, self.config, self.epoch)
+
+    def display(self, console: Console) -> TrainingDisplay:
+        """Return the table of epochs with a bar below it."""
+        training = self.config.training
+        self._display = TrainingDisplay(
+            console, training.epochs, training.batch_size, self.config.method.labels
+        )
+        return self._display
+
+    def batches(self, steps: range) -> Iterable[Batch]:
+        """Return this rank's views of `steps`."""
+        return self._batches.steps(steps.start, steps.stop)
+
+    def bad_images(self, batch: Batch) -> list[BadImage]:
+        """Return the unreadable images that were replaced in `batch`."""
+        return batch.bad
+
+    def set_learning_rates(self) -> None:
+        """Follow warm-up and cosine; some modules keep the peak."""
+        lr = learning_rate(self.config, self.step, self.steps_per_epoch)
+        set_learning_rate(self.optimizer, lr, self.config.peak_lr)
+
+    def loss(self, batch: Batch) -> Tensor:
+        """Return the method's loss of all views."""
+        output: MethodOutput = self.model(batch.views, batch.samples)
+        self._output = output
+        return output.loss
+
+    def after_step(self) -> None:
+        """Update what the method does not learn by gradients, and the means of the epoch."""
+        self.method.after_step(self.step / self.last_step)
+        with torch.no_grad():
+            self.metrics.update(self._output, self.method.statistics(self._output.embedding))
+
+    def begin_epoch(self) -> None:
+        """Refresh what the method keeps fixed over an epoch, and start the clock."""
+        if self.step % self.steps_per_epoch == 0:
+            self.method.begin_epoch(self.epoch)
+        self._began = time.monotonic()
+        self._began_at_step = self.step
+        done = self.step % self.steps_per_epoch
+        self._display.begin_epoch(self.epoch + 1, done, self.steps_per_epoch)
+
+    def end_epoch(self) -> None:
+        """Log the means of the epoch, and now and then a kNN check."""
+        seconds = time.monotonic() - self._began
+        steps = self.step - self._began_at_step
+        self.seconds += seconds
+        record: dict[str, Any] = {
+            "epoch": self.epoch,
+            "step": self.step,
+            "lr": self.optimizer.param_groups[0]["lr"],
+            **self.metrics.summarize(self.method, self._output.features),
+            "images_per_second": steps * self.config.training.batch_size / seconds,
+            "seconds": seconds,
+            "total_seconds": self.seconds,
+            "peak_memory": peak_memory(),
+            "bounds": self.method.bounds(self.config.training.batch_size),
+        }
+        self.metrics = EpochMetrics()
+        on_first_rank(lambda: self._check_and_log(record))
+        self._began = time.monotonic()  # the check is not training time
+
+    def _check_and_log(self, record: dict[str, Any]) -> None:
+        if self.knn is not None and self.knn.due(self.epoch):
+            record["knn"] = self.knn(self.method.backbone)
+        if self._log is not None:
+            self._log.write(record)
+        self._display.end_epoch(record, record["bounds"])
+
+    def write_outputs(self) -> None:
+        """Write the encoder of every whole epoch."""
+        if self.step % self.steps_per_epoch == 0:
+            save_encoder(self.run, self.config, dict(self.method.state_dict()), self.epoch)
+
+    def extra_state(self) -> dict[str, Any]:
+        """Return the time spent and the means of an unfinished epoch."""
+        return {
+            "seconds": self.seconds + time.monotonic() - self._began,
+            "metrics": self.metrics.state_dict(),
+        }
+
+    def load_extra_state(self, state: dict[str, Any]) -> None:
+        """Continue the time and the means."""
+        self.seconds = state["seconds"]
+        self.metrics.load_state_dict(state["metrics"])
+
+    def is_finished_without_checkpoint(self) -> bool:
+        """Whether the encoder is that of the last epoch."""
+        return saved_epoch(self.run) == self.config.training.epochs
+
+    @property
+    def divergence_remedy(self) -> str:
+        """What to change when the loss is no longer finite."""
+        return "lower optimizer.lr or lengthen optimizer.warmup_epochs, in a new --out"
+
+    def out_of_memory_message(self) -> str:
+        """Return one sentence with the batch that fits."""
+        return out_of_memory_message(self.config, len(self.source))
+
+    def close(self) -> None:
+        """Close the logs."""
+        if self._log is not None:
+            self._log.close()

@@ -1,0 +1,178 @@
+"""The loop by itself, on a network of one weight."""
+
+import json
+import os
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning_fabric import Fabric
+from rich.console import Console
+from torch import Tensor, nn
+
+from imsvd.checkpoints import load_newest_checkpoint, save_checkpoint, seed_step
+from imsvd.engine.loop import StopRequest, Training, TrainingPlan
+from imsvd.errors import InputError, Interrupted
+
+QUIET = Console(quiet=True)
+
+
+class Line(Training[int]):
+    """Fits y = 2x, one number a step, and keeps a diary."""
+
+    divergence_remedy = "lower lr"
+
+    def __init__(self, folder: Path, images: str = "numbers", **changes: Any) -> None:
+        network = nn.Linear(1, 1, bias=False)
+        nn.init.ones_(network.weight)
+        self.diary: list[str] = []
+        self.draws: list[float] = []
+        plan = TrainingPlan(folder, folder / "checkpoints", images, 3, 4, 0, 60.0)
+        fabric = Fabric(accelerator="cpu", devices=1)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+        super().__init__(fabric, network, optimizer, plan._replace(**changes))
+
+    def batches(self, steps: range) -> Iterable[int]:
+        return steps
+
+    def loss(self, batch: int) -> Tensor:
+        self.draws.append(float(torch.rand(())))
+        x = torch.full((1, 1), batch / 12)
+        error: Tensor = self.model(x) - 2 * x
+        return error.square().sum()
+
+    def set_learning_rates(self) -> None:
+        self.optimizer.param_groups[0]["lr"] = 0.1 / (1 + self.step)
+
+    def begin_epoch(self) -> None:
+        self.diary.append(f"begin {self.epoch}")
+
+    def end_epoch(self) -> None:
+        self.diary.append(f"end {self.epoch}")
+
+    def extra_state(self) -> dict[str, Any]:
+        return {"diary": self.diary}
+
+    def load_extra_state(self, state: dict[str, Any]) -> None:
+        self.diary = state["diary"]
+
+    @property
+    def weight(self) -> float:
+        return self.trained.get_parameter("weight").item()
+
+
+class Stopping(Line):
+    """Receives a stop signal in its sixth step."""
+
+    def after_step(self) -> None:
+        if self.step == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_epochs_begin_and_end_and_every_epoch_is_saved(tmp_path: Path) -> None:
+    training = Line(tmp_path)
+    assert training.fit(QUIET)
+    assert training.diary == ["begin 0", "end 1", "begin 1", "end 2", "begin 2", "end 3"]
+    state, complaints = load_newest_checkpoint(tmp_path / "checkpoints")
+    assert state is not None
+    assert (state["step"], complaints) == (12, [])
+    assert not Line(tmp_path).fit(QUIET)
+
+
+def test_a_stopped_training_resumes_to_the_same_weights(tmp_path: Path) -> None:
+    whole = Line(tmp_path / "whole")
+    whole.fit(QUIET)
+    with pytest.raises(Interrupted):
+        Stopping(tmp_path / "parts").fit(QUIET)
+    state, _ = load_newest_checkpoint(tmp_path / "parts" / "checkpoints")
+    assert state is not None
+    assert state["step"] == 6
+    resumed = Line(tmp_path / "parts")
+    resumed.fit(QUIET)
+    assert resumed.weight == whole.weight
+    assert resumed.diary == ["begin 0", "end 1", "begin 1", "begin 1", "end 2", "begin 2", "end 3"]
+
+
+def test_a_checkpoint_is_written_when_its_time_has_come(tmp_path: Path) -> None:
+    class Breaking(Line):
+        def after_step(self) -> None:
+            if self.step == 3:
+                raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        Breaking(tmp_path, checkpoint_minutes=0).fit(QUIET)
+    assert {path.name for path in (tmp_path / "checkpoints").glob("*.safetensors")} == {
+        "step-000000001.safetensors",
+        "step-000000002.safetensors",
+    }
+
+
+def test_a_loss_that_is_no_number_is_refused_and_not_saved(tmp_path: Path) -> None:
+    class Exploding(Line):
+        def loss(self, batch: int) -> Tensor:
+            return super().loss(batch) * (float("nan") if batch == 6 else 1)
+
+    with pytest.raises(InputError, match=r"no longer finite at step 8; .* — lower lr\.$"):
+        Exploding(tmp_path).fit(QUIET)
+    state, _ = load_newest_checkpoint(tmp_path / "checkpoints")
+    assert state is not None
+    assert state["step"] == 4
+
+
+def test_a_full_device_is_one_sentence(tmp_path: Path) -> None:
+    class TooLarge(Line):
+        def loss(self, batch: int) -> Tensor:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(InputError, match="cannot hold a step; lower batch_size"):
+        TooLarge(tmp_path).fit(QUIET)
+
+
+def test_half_written_files_are_cleared_away(tmp_path: Path) -> None:
+    Line(tmp_path).fit(QUIET)
+    before = sorted(tmp_path.rglob("*"))
+    for path in (tmp_path / ".encoder.json.1.tmp", tmp_path / "checkpoints" / ".step-2.1.tmp"):
+        path.write_text("half")
+    Line(tmp_path).fit(QUIET)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_other_images_are_refused(tmp_path: Path) -> None:
+    Line(tmp_path).fit(QUIET)
+    with pytest.raises(InputError, match=r"are not those that .* was trained on so far"):
+        Line(tmp_path, images="others").fit(QUIET)
+
+
+def test_a_checkpoint_of_an_earlier_version_gets_a_sentence(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path / "checkpoints", 3, {"step": 3, "data": "numbers", "weights": {}})
+    with pytest.raises(InputError, match="begun by an earlier version of imsvd"):
+        Line(tmp_path).fit(QUIET)
+
+
+def test_without_a_good_checkpoint_the_folder_is_named(tmp_path: Path) -> None:
+    Line(tmp_path).fit(QUIET)
+    for path in (tmp_path / "checkpoints").glob("*.safetensors"):
+        path.write_bytes(json.dumps({}).encode())
+    with pytest.raises(InputError, match=f"No good checkpoint is left; remove {tmp_path}"):
+        Line(tmp_path).fit(QUIET)
+
+
+def test_steps_can_draw_from_seed_and_step_alone(tmp_path: Path) -> None:
+    training = Line(tmp_path)
+    training.seed_every_step = True
+    training.fit(QUIET)
+    seed_step(0, 5, 0)
+    assert training.draws[5] == float(torch.rand(()))
+    seed_step(0, 5, 1)
+    assert training.draws[5] != float(torch.rand(()))
+
+
+def test_a_second_signal_acts_at_once() -> None:
+    with StopRequest() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.signal_number == signal.SIGINT
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
