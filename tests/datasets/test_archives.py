@@ -1,17 +1,14 @@
 import io
 import os
-import pickle
 import struct
 import tarfile
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from imsvd.datasets import archives
-from imsvd.datasets import archives as random_access
-from imsvd.datasets.archives import RandomAccessFiles, scan_tars
+from imsvd.datasets.archives import scan_tars
 from imsvd.datasets.decoding import MAX_FILE_BYTES, UnreadableImage
 from imsvd.datasets.opening import open_source
 from imsvd.datasets.sources import ImageSource
@@ -194,13 +191,6 @@ def test_splits_by_the_folders_of_shards(tmp_path: Path) -> None:
     assert (len(open_source(tmp_path)), len(open_source(tmp_path, "test"))) == (2, 1)
 
 
-def test_many_shards_are_not_kept_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(random_access, "_MAX_OPEN", 1)
-    source = open_source(shards(tmp_path, a=pictures("0.png"), b=pictures("1.png")))
-    assert source.read(0).shape == source.read(1).shape == (3, 40, 48)
-    assert not source._files._open  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize(
     ("name", "mode"), [("a.tar.gz", "w:gz"), ("a.tgz", "w:gz"), ("a.tar", "w:xz")]
 )
@@ -266,23 +256,6 @@ def test_long_names(tmp_path: Path) -> None:
         source = open_source(path)
         assert source.identity(0) == name.removeprefix("a" * 90 + "/")
         assert source.read(0).shape == (3, 40, 48)
-
-
-@pytest.mark.parametrize("positioned", [True, False])
-def test_any_place_from_any_thread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, positioned: bool
-) -> None:
-    if not positioned:
-        monkeypatch.delattr(os, "pread")  # as on Windows
-    path = tmp_path / "a"
-    path.write_bytes(bytes(range(256)))
-    files = RandomAccessFiles([path])
-    with ThreadPoolExecutor(8) as executor:
-        found = list(executor.map(lambda place: files.read(0, place, 2), list(range(255)) * 4))
-    assert found == [bytes([place, place + 1]) for place in range(255)] * 4
-    assert files.read(0, 250, 100) == bytes(range(250, 256))
-    copy = pickle.loads(pickle.dumps(files))
-    assert copy.read(0, 7, 1) == b"\7"
 
 
 @pytest.fixture

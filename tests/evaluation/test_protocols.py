@@ -128,7 +128,7 @@ def test_bad_input_is_one_sentence_before_any_training(
             ["semi", str(run), str(data), "--fraction", "0.1", "--list", str(names)],
             "lists nowhere.png",
         ),
-        (["places205", str(run), str(data)], "not in the layout of Places205"),
+        (["places205", str(run), str(data)], "does not have the layout of Places205"),
     ]
     for arguments, phrase in cases:
         command.refuses(["evaluate", *arguments], phrase)

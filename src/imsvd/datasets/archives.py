@@ -7,12 +7,11 @@ import json
 import os
 import struct
 import tarfile
-import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,20 +35,13 @@ from imsvd.datasets.sources import EncodedSource, ImageSource, PackedNames, prin
 from imsvd.errors import InputError
 from imsvd.files import write_atomically
 
-# A process may commonly have 1,024 files open. With more archives than this, each read opens one.
-_MAX_OPEN = 256
-
 _ZIP_HEADER = struct.Struct("<4s22xHH")
 _ENCRYPTED = 0x1
 
 _NOT_PLAIN = -1
 """Offset of a tar member without data of its own, such as a link."""
-_COMPRESSED = {
-    b"\x1f\x8b": "gzip",
-    b"BZh": "bzip2",
-    b"\xfd7zXZ": "xz",
-    b"\x28\xb5\x2f\xfd": "zstd",
-}
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
+"""First bytes of gzip, bzip2, xz and zstd."""
 _JSON_KEYS = ("label", "cls", "class")
 _MAX_LABEL_BYTES = 1024**2
 
@@ -79,8 +71,7 @@ class ArchiveSource(EncodedSource):
     """The images below `prefix`.
 
     Labels come from the `.cls` or `.json` file beside each image, as in a WebDataset, otherwise
-    from class folders. Reading needs only the table and the file, so processes share nothing and
-    threads do not wait for one another.
+    from class folders. Every read opens the archive, so threads and processes share nothing.
     """
 
     def __init__(
@@ -93,7 +84,7 @@ class ArchiveSource(EncodedSource):
         names = [index.names[i].removeprefix(prefix) for i in chosen]
         self._names = PackedNames(names)
         self._table = index.table[chosen]
-        self._files = RandomAccessFiles(index.paths)
+        self._paths = index.paths
         self.labels, self.classes = _label(where, names, [index.labels[i] for i in chosen], classes)
 
     def __len__(self) -> int:
@@ -103,9 +94,9 @@ class ArchiveSource(EncodedSource):
         """Return the path inside the archive, after the archive's name if there are several."""
         self.require_index(index)
         name = printable(self._names[index])
-        if len(self._files.paths) == 1:
+        if len(self._paths) == 1:
             return name
-        return f"{self._files.paths[int(self._table[index, 0])].name}/{name}"
+        return f"{self._paths[int(self._table[index, 0])].name}/{name}"
 
     def fingerprint(self) -> str:
         """Return a hash of paths and labels, for one archive equal to that of the same folder."""
@@ -130,11 +121,14 @@ class ZipSource(ArchiveSource):
         return data
 
     def _member(self, offset: int, packed: int, size: int, method: int) -> bytes:
-        header = self._files.read(0, offset, _ZIP_HEADER.size)
-        signature, name_length, extra_length = _ZIP_HEADER.unpack(header)
-        if signature != b"PK\3\4":
-            raise zlib.error("no member here")
-        data = self._files.read(0, offset + len(header) + name_length + extra_length, packed)
+        with self._paths[0].open("rb") as file:
+            file.seek(offset)
+            header = file.read(_ZIP_HEADER.size)
+            signature, name_length, extra_length = _ZIP_HEADER.unpack(header)
+            if signature != b"PK\3\4":
+                raise zlib.error("no member here")
+            file.seek(name_length + extra_length, os.SEEK_CUR)
+            data = file.read(packed)
         if method == zipfile.ZIP_STORED:
             return data
         # One byte more than declared suffices to detect a member that declares too little.
@@ -153,7 +147,9 @@ class TarSource(ArchiveSource):
         if size > MAX_FILE_BYTES:
             raise UnreadableImage(identity, TOO_LARGE)
         try:
-            data = self._files.read(number, offset, size)
+            with self._paths[number].open("rb") as file:
+                file.seek(offset)
+                data = file.read(size)
         except OSError as error:
             raise UnreadableImage(identity, "the archive cannot be read") from error
         if len(data) != size:
@@ -161,47 +157,14 @@ class TarSource(ArchiveSource):
         return data
 
 
-class RandomAccessFiles:
-    """Bytes at any position of some files, for any thread and process; files open on first use.
-
-    Pickling leaves open files behind. A forked process inherits them, which is harmless because
-    no read depends on a file's position, the only state they share.
-    """
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.paths = tuple(paths)
-        self._open: dict[int, BinaryIO] = {}
-        self._lock = threading.Lock()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"paths": self.paths}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["paths"])  # type: ignore[misc]
-
-    def read(self, number: int, offset: int, length: int) -> bytes:
-        """Return bytes of file `number`, fewer than `length` only at its end; raise OSError."""
-        if len(self.paths) > _MAX_OPEN:
-            with self.paths[number].open("rb", buffering=0) as file:
-                return self._read_at(file, offset, length)
-        opened = self._open.get(number)
-        if opened is None:
-            # If two threads get here at once, one keeps its file and the other's is dropped.
-            opened = self._open.setdefault(number, self.paths[number].open("rb", buffering=0))
-        return self._read_at(opened, offset, length)
-
-    def _read_at(self, file: BinaryIO, offset: int, length: int) -> bytes:
-        if hasattr(os, "pread"):
-            return os.pread(file.fileno(), length, offset)
-        with self._lock:  # Windows, where no process is forked
-            file.seek(offset)
-            return file.read(length)
-
-
-def open_zip(path: Path, split: Split) -> ImageSource:
-    """Open an archive, the folder for `split` inside it, or the val.zip beside a train.zip."""
-    missing = f"{path} has no test images: give an archive with train/ and test/ (or val/) in it."
-    return _open_archives([path], split, lambda files: scan_zip(files[0]), ZipSource, missing)
+def open_zip(files: Sequence[Path], split: Split) -> ImageSource:
+    """Open one archive, the folder for `split` inside it, or the val.zip beside a train.zip."""
+    if len(files) > 1:
+        raise InputError(
+            f"{files[0]} is one of {len(files)} zip archives; give one, or unpack them into a folder."
+        )
+    missing = f"{files[0]} has no test images: give an archive with train/ and test/ (or val/)."
+    return _open_archives(files, split, lambda part: scan_zip(part[0]), ZipSource, missing)
 
 
 def open_tars(files: Sequence[Path], split: Split) -> ImageSource:
@@ -362,15 +325,14 @@ def _scan_tar(path: Path) -> list[tuple[str, int, int, str | None]]:
 def _require_uncompressed(path: Path) -> None:
     with path.open("rb") as file:
         head = file.read(8)
-    for magic, method in _COMPRESSED.items():
-        if head.startswith(magic):
-            refuse_compressed([path], method)
+    if head.startswith(_COMPRESSED):
+        refuse_compressed([path])
 
 
-def refuse_compressed(files: Sequence[Path], method: str | None = None) -> ImageSource:
+def refuse_compressed(files: Sequence[Path], _: object = None) -> ImageSource:
     """Raise `InputError`: images in the middle of a compressed tar cannot be read directly."""
     raise InputError(
-        f"{files[0]} is compressed as a whole{f' ({method})' if method else ''}, so reading an image "
+        f"{files[0]} is compressed as a whole, so reading an image "
         "requires decompressing everything before it; unpack it and give the folder, or give a "
         "plain tar."
     )

@@ -34,8 +34,7 @@ class ImageFolderSource(PathSource):
         _list_images(os.fspath(Path(root).absolute()), "", names, set())
         if not names:
             raise NoImagesError(root)
-        super().__init__(Path(root), names)
-        self.labels, self.classes = label_by_folder(self.root, names, classes)
+        super().__init__(Path(root), names, *label_by_folder(root, names, classes))
 
     def size(self, index: int) -> tuple[int, int]:
         """Return (height, width), from the file's header."""
@@ -50,15 +49,14 @@ class PathListSource(PathSource):
     """
 
     def __init__(self, path: Path, classes: Sequence[str] | None = None) -> None:
-        entries = _parse(path)
-        super().__init__(path.parent, [name for name, _ in entries])
-        values = [label for _, label in entries]
-        if values[0] is not None:
-            self.labels, self.classes = label_by_value(path, values, None, classes)
+        names, values = zip(*_parse(path), strict=True)
+        super().__init__(path.parent, names, *label_by_value(path, values, None, classes))
 
 
 def open_list(files: Sequence[Path], split: Split) -> ImageSource:
     """Open a list; test.txt (or val.txt) beside train.txt lists the test images."""
+    if len(files) > 1:
+        raise InputError(f"{files[0]} is one of {len(files)} lists; join them into one.")
     return open_split(
         split,
         parts_of_files(files),

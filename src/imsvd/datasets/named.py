@@ -11,7 +11,7 @@ import pickle
 import re
 import sys
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -107,20 +107,11 @@ def _fetch(class_name: str, title: str, archive: str, **options: object) -> Any:
         ) from error
 
 
-class Places205Source(PathSource):
-    """The images of one list of Places205, in its order."""
-
-    def __init__(self, root: Path, names: Sequence[str], labels: Sequence[int], classes: int):
-        super().__init__(root, names)
-        self.labels = torch.tensor(labels)
-        self.classes = tuple(map(str, range(classes)))
-
-
 class Places205(NamedTuple):
     """Both parts. The official test images have no labels, so `test` is the validation list."""
 
-    train: Places205Source
-    test: Places205Source
+    train: PathSource
+    test: PathSource
 
 
 class _Listed(NamedTuple):
@@ -143,13 +134,12 @@ def open_places205(root: str | Path) -> Places205:
     require_folder(base)
     train, test = (_read_list(_find_list(base, split)) for split in ("train", "val"))
     images = _find_images(base, train)
+    classes = tuple(map(str, range(max(train.labels) + 1)))
+    sources = []
     for part in (train, test):
         _require_images(images, part)
-    classes = max(train.labels) + 1
-    return Places205(
-        Places205Source(images, train.names, train.labels, classes),
-        Places205Source(images, test.names, test.labels, classes),
-    )
+        sources.append(PathSource(images, part.names, torch.tensor(part.labels), classes))
+    return Places205(*sources)
 
 
 def _find_list(base: Path, split: str) -> Path:
@@ -198,16 +188,10 @@ def _require_images(images: Path, part: _Listed) -> None:
     for name in part.names:
         folder, _, file = name.rpartition("/")
         if folder not in contents:
-            contents[folder] = _entries(images / folder)
-        if file not in contents[folder]:
+            with contextlib.suppress(OSError):
+                contents[folder] = set(os.listdir(images / folder))  # noqa: PTH208 - names only
+        if file not in contents.get(folder, ()):
             raise InputError(
                 f"{part.path} lists {printable(name)}, which is not in {images}; "
                 "add the image or remove it from the list."
             )
-
-
-def _entries(folder: Path) -> set[str]:
-    try:
-        return set(os.listdir(folder))  # noqa: PTH208 - names only, of millions of files
-    except OSError:
-        return set()

@@ -22,12 +22,7 @@ from imsvd.datasets.layouts import (
 from imsvd.datasets.named import NAMED
 from imsvd.datasets.sources import ImageSource
 from imsvd.datasets.streams import is_remote, is_shard_folder, open_stream
-from imsvd.datasets.tables import (
-    is_saved_dataset,
-    open_arrow,
-    open_parquet,
-    open_saved_dataset,
-)
+from imsvd.datasets.tables import is_saved_dataset, open_saved_dataset, open_tables
 from imsvd.errors import InputError
 
 DATASET_NAMES = ("shapes", *NAMED)
@@ -100,32 +95,14 @@ def _open_shapes(name: str, split: Split) -> ImageSource:
     )
 
 
-def _open_one_zip(files: Sequence[Path], split: Split) -> ImageSource:
-    if len(files) > 1:
-        raise InputError(
-            f"{files[0]} is one of {len(files)} zip archives; give one, or unpack them into a folder."
-        )
-    return open_zip(files[0], split)
-
-
-def _open_one_list(files: Sequence[Path], split: Split) -> ImageSource:
-    if len(files) > 1:
-        raise InputError(f"{files[0]} is one of {len(files)} lists; join them into one.")
-    return open_list(files, split)
-
-
-def _refuse_compressed(files: Sequence[Path], _split: Split) -> ImageSource:
-    return refuse_compressed(files)
-
-
 _CONTAINERS: dict[str, Callable[[Sequence[Path], Split], ImageSource]] = {
     ".tar": open_tars,
-    ".parquet": open_parquet,
-    ".arrow": open_arrow,
-    ".zip": _open_one_zip,
-    **dict.fromkeys((".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst"), _refuse_compressed),
+    ".parquet": open_tables,
+    ".arrow": open_tables,
+    ".zip": open_zip,
+    **dict.fromkeys((".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst"), refuse_compressed),
 }
-_OPENERS = {**_CONTAINERS, ".txt": _open_one_list, ".lst": _open_one_list}
+_OPENERS = {**_CONTAINERS, ".txt": open_list, ".lst": open_list}
 
 
 def _open_files(files: list[Path], split: Split) -> ImageSource:

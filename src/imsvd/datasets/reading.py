@@ -158,11 +158,6 @@ def _append(path: Path, entries: Iterable[BadImage]) -> None:
         file.write(lines.encode())
 
 
-def _fits_in_memory(source: ImageSource, size: int) -> bool:
-    """Return whether all images of side `size` fit into `_MAX_BYTES`."""
-    return len(source) * 3 * size * size <= _MAX_BYTES
-
-
 def small_image_size(source: ImageSource) -> int | None:
     """Return the side of the images if they are square, small, alike and fit in memory.
 
@@ -178,9 +173,8 @@ def small_image_size(source: ImageSource) -> int | None:
     if len(sizes) != 1:
         return None
     height, width = sizes.pop()
-    if height != width or height > _MAX_SIDE or not _fits_in_memory(source, height):
-        return None
-    return height
+    fits = height <= _MAX_SIDE and len(source) * 3 * height * width <= _MAX_BYTES
+    return height if height == width and fits else None
 
 
 def load_into_memory(

@@ -80,10 +80,16 @@ class EncodedSource(ImageSource):
 
 
 class PathSource(EncodedSource):
-    """Image files at paths relative to a root; labels are set by subclasses."""
+    """Image files at paths relative to a root."""
 
-    def __init__(self, root: Path, names: Sequence[str]) -> None:
-        self.root = root
+    def __init__(
+        self,
+        root: Path,
+        names: Sequence[str],
+        labels: Tensor | None = None,
+        classes: tuple[str, ...] = (),
+    ) -> None:
+        self.root, self.labels, self.classes = root, labels, classes
         self._names = PackedNames(names)
 
     def __len__(self) -> int:

@@ -5,7 +5,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -147,19 +147,9 @@ class ArrowTable(TableFile):
         return [value for batch in self._handle() for value in batch.column(column).to_pylist()]
 
 
-def open_parquet(files: Sequence[Path], split: Split) -> ImageSource:
-    """Open Parquet files, or those for `split`."""
-    return _open_tables(files, split, ParquetTable)
-
-
-def open_arrow(files: Sequence[Path], split: Split) -> ImageSource:
-    """Open Arrow files, or those for `split`."""
-    return _open_tables(files, split, ArrowTable)
-
-
-def _open_tables(
-    files: Sequence[Path], split: Split, kind: Callable[[Path], TableFile]
-) -> ImageSource:
+def open_tables(files: Sequence[Path], split: Split) -> ImageSource:
+    """Open Parquet or Arrow files, or those of them for `split`."""
+    kind = ArrowTable if files[0].suffix.lower() == ".arrow" else ParquetTable
     return open_split(
         split,
         parts_of_files(files),

@@ -13,14 +13,11 @@ from numpy.typing import NDArray
 Field = NDArray[np.float32]
 """A value at every pixel of every image, (n, size, size)."""
 
-SHAPES = ("circle", "square", "triangle", "star", "cross", "ring", "heart", "crescent")
-TEXTURES = ("solid", "stripes", "checks", "dots", "rings", "rays", "gradient")
 POSITIONS = tuple(
     f"{row} {column}"
     for row in ("top", "middle", "bottom")
     for column in ("left", "center", "right")
 )
-BACKGROUNDS = ("plain", "gradient", "horizon", "grid", "spots")
 
 # The main color and the accent color of its textures.
 COLORS: dict[str, tuple[tuple[int, int, int], tuple[int, int, int]]] = {
@@ -143,17 +140,17 @@ def own_coordinates(figures: Figures, x: Field, y: Field) -> tuple[Field, Field]
 
 def outline_distance(figures: Figures, u: Field, v: Field) -> Field:
     """Return the signed distance of every point to its shape's outline, (n, size, size)."""
-    return _by_kind(figures.shape, [OUTLINES[name] for name in SHAPES], u, v)
+    return _by_kind(figures.shape, _OUTLINES, u, v)
 
 
 def _by_kind(
-    kinds: NDArray[np.int64], functions: list[Callable[..., Field]], *arguments: Field
+    kinds: NDArray[np.int64], functions: dict[str, Callable[..., Field]], *arguments: Field
 ) -> Field:
     """Apply to every image the function of its kind; arguments (n, size, size) or (n, 1, 1)."""
     result = np.empty(np.broadcast_shapes(*(field.shape for field in arguments)), np.float32)
     for kind in np.unique(kinds):
         chosen = np.flatnonzero(kinds == kind)
-        result[chosen] = functions[kind](*(field[chosen] for field in arguments))
+        result[chosen] = list(functions.values())[kind](*(field[chosen] for field in arguments))
     return result
 
 
@@ -165,8 +162,7 @@ def smoothstep(start: float, stop: float, values: Field) -> Field:
 
 def paint_shape(figures: Figures, u: Field, v: Field, distance: Field, softness: Field) -> Field:
     """Return the color of the shape at every point, (n, 3, size, size), lit from the top left."""
-    functions = [_TEXTURE_FUNCTIONS[name] for name in TEXTURES]
-    share = _by_kind(figures.texture, functions, u, v, softness, per_image(figures.phase))
+    share = _by_kind(figures.texture, _TEXTURES, u, v, softness, per_image(figures.phase))
     main, accent = (_COLOR_TABLE[figures.color, part][..., None, None] for part in (0, 1))
     light = 1 - 0.09 * (u + v) + 0.16 * per_image(figures.tint)
     light *= 1 - 0.28 * smoothstep(-0.16, 0.02, distance)  # a darker rim makes the edge look round
@@ -175,11 +171,10 @@ def paint_shape(figures: Figures, u: Field, v: Field, distance: Field, softness:
 
 def paint_background(figures: Figures, x: Field, y: Field) -> Field:
     """Return the color of the background at every point, (n, 3, size, size)."""
-    functions = [_BACKGROUND_FUNCTIONS[name] for name in BACKGROUNDS]
     points = np.broadcast_arrays(x, y, per_image(figures.phase))[:2]
     pixel = np.full((len(figures), 1, 1), x[0, 0, 1] - x[0, 0, 0], np.float32)
     variation = (per_image(values) for values in (figures.phase, figures.slope, figures.spread))
-    light = _by_kind(figures.background, functions, *points, pixel, *variation)
+    light = _by_kind(figures.background, _BACKGROUNDS, *points, pixel, *variation)
     color = _BACKGROUND_TABLE[figures.background_color][..., None, None]
     return np.asarray(color * light[:, None], dtype=np.float32)
 
@@ -256,7 +251,7 @@ def _crescent(u: Field, v: Field) -> Field:
     return np.asarray(np.maximum(disc, bite))
 
 
-OUTLINES: dict[str, Callable[[Field, Field], Field]] = {
+_OUTLINES: dict[str, Callable[..., Field]] = {
     "circle": _circle,
     "square": _square,
     "triangle": _triangle,
@@ -307,7 +302,7 @@ def _gradient(u: Field, v: Field, softness: Field, phase: Field) -> Field:  # no
     return smoothstep(-0.8, 0.8, v + 0.3 * (phase - 0.5))
 
 
-_TEXTURE_FUNCTIONS: dict[str, Callable[..., Field]] = {
+_TEXTURES: dict[str, Callable[..., Field]] = {
     "solid": _solid,
     "stripes": _stripes,
     "checks": _checks,
@@ -350,10 +345,12 @@ def _spots(x: Field, y: Field, pixel: Field, phase: Field, slope: Field, spread:
     return 0.97 + 0.17 * ramp(-distance, pixel)
 
 
-_BACKGROUND_FUNCTIONS: dict[str, Callable[..., Field]] = {
+_BACKGROUNDS: dict[str, Callable[..., Field]] = {
     "plain": _plain,
     "gradient": _shaded,
     "horizon": _horizon,
     "grid": _grid,
     "spots": _spots,
 }
+
+SHAPES, TEXTURES, BACKGROUNDS = tuple(_OUTLINES), tuple(_TEXTURES), tuple(_BACKGROUNDS)
