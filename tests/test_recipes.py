@@ -9,8 +9,8 @@ import torch
 from imsvd.config import Config
 from imsvd.errors import InputError
 from imsvd.methods import METHODS, IMSVDSettings, build_method
-from imsvd.methods.base import in_proportion
 from imsvd.methods.pcl import PCLSettings
+from imsvd.methods.settings import in_proportion
 from imsvd.methods.swav import SwAVSettings
 from imsvd.methods.wmse import WMSESettings
 from imsvd.networks import build_backbone, feature_width

@@ -10,7 +10,7 @@ from torch import Tensor
 from imsvd.checkpoints import read_checkpoint, save_checkpoint
 from imsvd.config import override
 from imsvd.methods import METHODS, Method, MethodSettings, build_method
-from imsvd.methods.base import SMALLEST_BATCH, Scale
+from imsvd.methods.settings import SMALLEST_BATCH, Scale
 from imsvd.networks import build_backbone
 from imsvd.pretraining.display import LABELS
 from imsvd.pretraining.optimizers import build_optimizer, set_learning_rate

@@ -17,7 +17,7 @@ from imsvd.engine import loop
 from imsvd.engine.hardware import launch
 from imsvd.errors import InputError, Interrupted
 from imsvd.methods import METHODS, Method, build_method
-from imsvd.methods.base import SMALLEST_BATCH
+from imsvd.methods.settings import SMALLEST_BATCH
 from imsvd.networks import build_backbone
 from imsvd.pretraining import run as pretraining
 from imsvd.pretraining import train

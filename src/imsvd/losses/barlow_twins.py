@@ -1,8 +1,8 @@
 """Barlow Twins: Self-Supervised Learning via Redundancy Reduction (https://arxiv.org/abs/2103.03230).
 
-Every component of the embedding is standardized over the batch; the cross-correlation matrix of two
-views is then to be the identity. Its diagonal ties the views together, and the rest of it keeps
-different components from telling the same.
+Every component of the embedding is standardized over the batch, and the loss pulls the
+cross-correlation matrix of two views to the identity: its diagonal ties the views together, its
+other cells keep components from repeating each other.
 
 | symbol | here |
 |---|---|
@@ -12,14 +12,15 @@ different components from telling the same.
 | second sum of Eq. 1 | `redundancy` |
 | λ | `redundancy_weight` |
 
-The authors' code standardizes with a BatchNorm, thus with the biased variance and an ε of 1e-5 that
-the paper does not mention; so does this. Means, variances and C are those of the global batch.
+As in the authors' code, components are standardized with the biased variance and an ε of 1e-5 (a
+BatchNorm), which the paper does not mention. Means, variances and C are those of the global batch.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from imsvd.losses.base import (
+    Loss,
     LossOutput,
     centered,
     checked_pair,
@@ -33,7 +34,7 @@ EPSILON = 1e-5
 
 
 def standardize(embedding: Tensor) -> Tensor:
-    """Give every component mean 0 and variance 1 over the global batch, `(batch, width)`."""
+    """Scale every component to mean 0 and variance 1 over the global batch, `(batch, width)`."""
     deviations = centered(embedding)
     return deviations * (sample_mean(deviations.square()) + EPSILON).rsqrt()
 
@@ -49,11 +50,11 @@ def invariance(diagonal: Tensor) -> Tensor:
 
 
 def redundancy(first: Tensor, second: Tensor, diagonal: Tensor) -> Tensor:
-    """Σ C_ij² over i ≠ j of Eq. 1: all cells but those of the diagonal."""
+    """Σ C_ij² over i ≠ j of Eq. 1: all cells except the diagonal."""
     return moment_energy(first, second) - diagonal.square().sum()
 
 
-class BarlowTwinsLoss(nn.Module):
+class BarlowTwinsLoss(Loss):
     """The loss of two views (Eq. 1) over the global batch, in float32 or float64.
 
     Args:
@@ -73,7 +74,3 @@ class BarlowTwinsLoss(nn.Module):
             tied, redundant = invariance(diagonal), redundancy(first, second, diagonal)
             total = tied + self.redundancy_weight * redundant
         return LossOutput(total, {"invariance": tied.detach(), "redundancy": redundant.detach()})
-
-    def extra_repr(self) -> str:
-        """Settings shown by `print(loss)`."""
-        return f"redundancy_weight={self.redundancy_weight:g}"

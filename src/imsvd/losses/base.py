@@ -1,4 +1,4 @@
-"""Parts that losses share: what they return, checks of their inputs, statistics of the global batch.
+"""What losses share: their base class and result, input checks, statistics of the global batch.
 
 The statistics take this rank's `(batch, width)` values and return what one process with the whole
 batch would; gradients follow the convention of `imsvd.distributed`.
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from imsvd import distributed
 from imsvd.errors import InputError
@@ -25,6 +25,21 @@ class LossOutput(NamedTuple):
 
     loss: Tensor
     terms: dict[str, Tensor]
+
+
+class Loss(nn.Module):
+    """Base of every loss; `print(loss)` shows its settings."""
+
+    def extra_repr(self) -> str:
+        """Return the settings, which are the public attributes."""
+        public = {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return ", ".join(f"{k}={v!r}" for k, v in public.items() if k != "training")
+
+
+def sum_of_means(**parts: Tensor) -> LossOutput:
+    """Sum this rank's mean `parts`, averaged over ranks; each part is also a term."""
+    values = distributed.mean_over_ranks_with_gradient(torch.stack(list(parts.values())))
+    return LossOutput(values.sum(), dict(zip(parts, values.detach(), strict=True)))
 
 
 def checked_pair(loss: str, first: Tensor, second: Tensor, least: int = 1) -> tuple[Tensor, Tensor]:

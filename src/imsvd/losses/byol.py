@@ -1,8 +1,8 @@
 """BYOL: bootstrap your own latent (https://arxiv.org/abs/2006.07733).
 
-A predictor on top of the online network must guess, from one view, what a slowly moving copy of the
-network makes of the other. There are no negatives: the predictor and the copy keep the embeddings
-from collapsing.
+A predictor on top of the online network predicts, from one view, the embedding of the other by a
+slowly moving copy of the network. There are no negatives: the predictor and the copy prevent
+collapse.
 
 | symbol | here |
 |---|---|
@@ -10,15 +10,15 @@ from collapsing.
 | z'_ξ | `target`, `(batch, width)`, held constant |
 | ℒ_{θ,ξ}, Eq. 2 | `2 - 2 * cosine`: the squared distance of the two unit vectors |
 
-The paper adds the losses of both directions; the method does so, with this loss for each.
+The paper adds the losses of both directions; the method does so, with one call for each.
 """
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from imsvd.losses.base import LossOutput, checked_pair, mean_cosine
+from imsvd.losses.base import Loss, LossOutput, checked_pair, mean_cosine
 
 
-class BYOLLoss(nn.Module):
+class BYOLLoss(Loss):
     """Squared distance of normalized predictions and targets (Eq. 2), a mean over the global batch.
 
     Computed in float32 (or float64) whatever the autocast state; no gradient reaches the target.

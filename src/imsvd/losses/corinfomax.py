@@ -2,9 +2,9 @@
 (https://arxiv.org/abs/2209.07999).
 
 The log-determinant of an embedding's covariance measures how much of its space the embedding fills.
-The loss enlarges it for both views (the "big-bang" factor, which forbids collapse and redundancy
-alike) and draws the views together (the "attraction" factor). Because one batch is a poor estimate
-of a covariance, the estimate runs from batch to batch.
+The loss increases it for both views (the "big-bang" factor, which prevents collapse and redundancy)
+and pulls the views together (the "attraction" factor). Because one batch estimates a covariance
+poorly, the estimate is a running mean over batches.
 
 | symbol | here |
 |---|---|
@@ -15,17 +15,18 @@ of a covariance, the estimate runs from batch to batch.
 | ε | `epsilon`, added to the diagonal |
 | α | `invariance_weight` |
 
-What the authors' code does and this follows: the mean subtracted is the running one, already
-updated with the batch; the covariance is divided by N; R starts as the identity; everything about R
-is in float64; the similarity is averaged over the width too; gradients flow through the batch's
-share of μ and R only. Their code estimates R on each rank apart; here R is that of the global batch.
+As in the authors' code, the mean subtracted is the running one, already updated with the batch; the
+covariance is divided by N; R starts as the identity and is kept in float64; the similarity is also
+averaged over the width; gradients flow only through the batch's share of μ and R. Their code
+estimates R on each rank separately; here R is that of the global batch.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from imsvd.errors import InputError
 from imsvd.losses.base import (
+    Loss,
     LossOutput,
     checked_pair,
     global_mean,
@@ -37,22 +38,22 @@ from imsvd.losses.base import (
 def log_determinant(matrix: Tensor) -> Tensor:
     """Log-determinant of a symmetric positive definite `(width, width)` matrix, a scalar.
 
-    That of a matrix with values that are no numbers is none either.
+    NaN if the matrix holds values that are not finite.
     """
     factor, failure = torch.linalg.cholesky_ex(matrix)
     if failure and bool(matrix.isfinite().all()):
         raise InputError(
-            f"the covariance of {len(matrix)} dimensions is singular, so that it has no log-determinant: "
+            f"the covariance of {len(matrix)} dimensions is singular and has no log-determinant, because "
             "the embedding has collapsed; raise method.epsilon or lower optimizer.lr."
         )
     result: Tensor = 2 * factor.diagonal().log().sum()
     return result if not failure else result * torch.nan
 
 
-class CorInfoMaxLoss(nn.Module):
-    """The loss of two views over the global batch; it remembers means and covariances.
+class CorInfoMaxLoss(Loss):
+    """The loss of two views over the global batch, with running means and covariances.
 
-    The memory moves on with every call in training mode. The similarity is computed in float32 or
+    Every call in training mode updates them. The similarity is computed in float32 or
     float64, the log-determinants always in float64.
 
     Args:
@@ -105,7 +106,3 @@ class CorInfoMaxLoss(nn.Module):
 
     def _updated(self, past: Tensor, present: Tensor) -> Tensor:
         return self.forgetting * past + (1 - self.forgetting) * present
-
-    def extra_repr(self) -> str:
-        """Settings shown by `print(loss)`."""
-        return f"invariance_weight={self.invariance_weight:g}, forgetting={self.forgetting:g}"

@@ -1,10 +1,10 @@
 """DISSL: Improving Self-Supervised Learning by Characterizing Idealized Representations
 (https://arxiv.org/abs/2209.06235).
 
-A teacher assigns every image to one of C classes. The assignments are to be the same for all views
-of an image and certain (invariance), and all classes are to be used evenly (marginal entropy); a
-linear student must predict them from another view (distillation), which makes the backbone's
-features linearly decodable. Teacher and student learn together: there is no stop-gradient.
+A teacher assigns every image to one of C classes. The loss makes the assignments certain and equal
+for all views of an image (invariance) and the use of classes even (marginal entropy). A linear
+student predicts them from another view (distillation), which makes the backbone's features linearly
+decodable. Teacher and student learn together: there is no stop-gradient.
 
 | symbol | here |
 |---|---|
@@ -14,20 +14,20 @@ features linearly decodable. Teacher and student learn together: there is no sto
 | CE(t, t̃) | `invariance`: cross-entropy of the teacher's two views |
 | λ, β | `marginal_weight`, `invariance_weight` |
 
-As in the authors' code the teacher is not detached in any term, so distillation already rewards
-invariant and certain assignments, and the effective weight of these is 1 + β; the marginal is
-estimated per view and its entropies averaged. Here it is the mean over the global batch.
+As in the authors' code, the teacher is not detached in any term, so distillation already rewards
+invariant and certain assignments, whose effective weight is 1 + β; the marginal is estimated per
+view and its entropies are averaged. Here the marginal is the mean over the global batch.
 """
 
 import itertools
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from imsvd.errors import InputError
 from imsvd.information import at_least_float32, entropy
-from imsvd.losses.base import LossOutput, global_mean
+from imsvd.losses.base import Loss, LossOutput, global_mean
 
 
 def cross_entropy(probabilities: Tensor, log_probabilities: Tensor) -> Tensor:
@@ -35,14 +35,14 @@ def cross_entropy(probabilities: Tensor, log_probabilities: Tensor) -> Tensor:
     return -global_mean((probabilities * log_probabilities).sum(-1))
 
 
-class DISSLLoss(nn.Module):
+class DISSLLoss(Loss):
     """The loss of two or more views over the global batch, in float32 or float64.
 
     Args:
         marginal_weight: λ.
         invariance_weight: β.
-        teacher_temperature: what the teacher's logits are divided by.
-        student_temperature: what the student's logits are divided by.
+        teacher_temperature: divisor of the teacher's logits.
+        student_temperature: divisor of the student's logits.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class DISSLLoss(nn.Module):
         """Loss of logits, `(batch, classes)` per view.
 
         Args:
-            teachers: logits of the views that are assigned to classes, two at least.
+            teachers: logits of the views that are assigned to classes, at least two.
             students: logits of the same views in the same order, and of any further ones.
         """
         _check(teachers, students)
@@ -83,11 +83,6 @@ class DISSLLoss(nn.Module):
         }
         return LossOutput(total, terms)
 
-    def extra_repr(self) -> str:
-        """Settings shown by `print(loss)`."""
-        weights = f"{self.marginal_weight:g}, invariance_weight={self.invariance_weight:g}"
-        return f"marginal_weight={weights}"
-
 
 def _log_softmax(logits: Tensor, temperature: float) -> Tensor:
     return (at_least_float32(logits) / temperature).log_softmax(-1)
@@ -103,7 +98,7 @@ def _check(teachers: Sequence[Tensor], students: Sequence[Tensor]) -> None:
     shapes = {tuple(logits.shape) for logits in (*teachers, *students)}
     if not 2 <= len(teachers) <= len(students) or len(shapes) > 1 or teachers[0].ndim != 2:
         raise InputError(
-            "DISSLLoss needs equal (batch, classes) logits of two or more views, and of no fewer for "
-            f"the student than for the teacher, got {len(teachers)} and {len(students)} views of "
-            f"shapes {sorted(shapes)}."
+            "DISSLLoss needs equal (batch, classes) logits of two or more views, and at least as many "
+            f"views for the student as for the teacher; got {len(teachers)} teacher and "
+            f"{len(students)} student views of shapes {sorted(shapes)}."
         )

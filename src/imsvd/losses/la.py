@@ -1,9 +1,9 @@
 """LA: Local Aggregation for Unsupervised Learning of Visual Embeddings (https://arxiv.org/abs/1903.12355).
 
-An image should be near the images it seems to belong to, seen against those that are merely
-similar. Its *background neighbors* are the nearest entries of a memory bank; its *close neighbors*
-are the images that share its cluster in any of several clusterings of the bank. The loss raises the
-share of the close ones among the background: locally, clusters become tight and distinct.
+An image should be nearer to the images of its own kind than to merely similar ones. Its *background
+neighbors* are the nearest entries of a memory bank; its *close neighbors* are the images that share
+its cluster in any of several clusterings of the bank. The loss raises the share of the close ones
+among the background, which makes clusters locally tight and distinct.
 
 | symbol | here |
 |---|---|
@@ -14,21 +14,19 @@ share of the close ones among the background: locally, clusters become tight and
 | P(i \\| v), Eq. 1 | exp(vᵀv_i / τ), whose normalizer cancels |
 | L(C_i, B_i \\| θ, x_i), Eq. 5 | `local_aggregation` |
 
-An image is its own close neighbor. Where its own entry is not among the k nearest, the released code
-may find no close neighbor at all, adds 1e-7 to the share, and has no gradient there. Here the own
-entry always counts among the background, in place of the furthest one: the share is never empty.
-Weight decay, part of Eq. 6, is the optimizer's.
+An image is its own close neighbor. If its own entry is not among the k nearest, the released code
+may find no close neighbor at all; it adds 1e-7 to the share and has no gradient there. Here the own
+entry always belongs to the background, in place of the furthest one, so the share is never empty.
+Weight decay, part of Eq. 6, is left to the optimizer.
 """
-
-from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from imsvd import distributed
 from imsvd.information import at_least_float32
-from imsvd.losses.base import LossOutput
+from imsvd.losses.base import Loss, LossOutput
 
 
 @torch.no_grad()
@@ -45,7 +43,7 @@ def background_neighbors(similarities: Tensor, samples: Tensor, num_background: 
 
 
 def close_neighbors(labels: Tensor, samples: Tensor, candidates: Tensor) -> Tensor:
-    """C_i among `candidates`: whether they share a cluster with the sample in any clustering.
+    """C_i among `candidates`: whether each shares a cluster with the sample in any clustering.
 
     Args:
         labels: `(clusterings, num_samples)` cluster of every image.
@@ -66,14 +64,14 @@ def local_aggregation(logits: Tensor, close: Tensor) -> Tensor:
     return (logits.logsumexp(1) - of_close).mean()
 
 
-class LALoss(nn.Module):
-    """Local aggregation against a memory bank, a mean over the samples.
+class LALoss(Loss):
+    """Local aggregation against a memory bank, a mean over samples.
 
-    Computed in float32 (or float64) whatever the autocast state. It makes all similarities of the
+    Computed in float32 (or float64) whatever the autocast state. It holds all similarities of the
     batch with the bank, `(batch, num_samples)`.
 
     Args:
-        num_background: k, nearest entries that are the background.
+        num_background: k, nearest entries that form the background.
         temperature: τ.
     """
 
@@ -100,7 +98,3 @@ class LALoss(nn.Module):
             close = close_neighbors(labels, samples, background)
             loss = local_aggregation(similarities.gather(1, background) / self.temperature, close)
         return LossOutput(loss, distributed.mean_over_ranks({"local_aggregation": loss}))
-
-    def extra_repr(self) -> str:
-        """Settings shown by `print(loss)`."""
-        return f"num_background={self.num_background}, temperature={self.temperature:g}"

@@ -1,7 +1,7 @@
 """MoCo v2: improved baselines with momentum contrastive learning (https://arxiv.org/abs/2003.04297).
 
-A query, the embedding of one view, must recognize its key, the embedding of the other view by a
-slowly moving copy of the network, among the keys of earlier batches. The loss (InfoNCE, Eq. 1 of
+A query, the embedding of one view, must find its key, the embedding of the other view by a slowly
+moving copy of the network, among the keys of earlier batches. The loss (InfoNCE, Eq. 1 of
 MoCo, https://arxiv.org/abs/1911.05722) is the cross-entropy of that choice.
 
 | symbol | here |
@@ -12,25 +12,24 @@ MoCo, https://arxiv.org/abs/1911.05722) is the cross-entropy of that choice.
 | q·k₊ / τ | minus `attraction`, its mean |
 | log Σ_i exp(q·k_i / τ), over k₊ and all negatives | `repulsion`, its mean |
 
-Every rank has the same negatives, so the loss is a mean over samples.
+All ranks have the same negatives, so the loss is a mean over samples.
 """
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from imsvd import distributed
-from imsvd.losses.base import LossOutput, checked_pair
+from imsvd.losses.base import Loss, LossOutput, checked_pair, sum_of_means
 from imsvd.losses.simclr import contrast_bounds
 
 
-class MoCoV2Loss(nn.Module):
+class MoCoV2Loss(Loss):
     """InfoNCE of queries against one key and many negatives each, a mean over the global batch.
 
     Computed in float32 (or float64) whatever the autocast state; only the query gets a gradient.
 
     Args:
-        temperature: τ, by which cosines are divided.
+        temperature: τ, divisor of the cosines.
     """
 
     def __init__(self, temperature: float = 0.2) -> None:
@@ -45,17 +44,9 @@ class MoCoV2Loss(nn.Module):
             positive = (query * key).sum(dim=1, keepdim=True)
             negative = query @ negatives.detach().to(query.dtype).T
             logits = torch.cat([positive, negative], dim=1) / self.temperature
-            parts = {
-                "attraction": -logits[:, 0].mean(),
-                "repulsion": logits.logsumexp(dim=1).mean(),
-            }
-            values = distributed.mean_over_ranks_with_gradient(torch.stack(list(parts.values())))
-        return LossOutput(values.sum(), dict(zip(parts, values.detach(), strict=True)))
+            attraction, repulsion = -logits[:, 0].mean(), logits.logsumexp(dim=1).mean()
+            return sum_of_means(attraction=attraction, repulsion=repulsion)
 
     def bounds(self, num_negatives: int) -> dict[str, dict[str, float]]:
         """Terms when views agree and images are as far apart as possible, or all equal."""
         return contrast_bounds(self.temperature, num_negatives, num_negatives + 1)
-
-    def extra_repr(self) -> str:
-        """Settings shown by `print(loss)`."""
-        return f"temperature={self.temperature:g}"

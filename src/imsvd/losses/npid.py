@@ -1,8 +1,8 @@
 """NPID: Unsupervised Feature Learning via Non-Parametric Instance Discrimination (https://arxiv.org/abs/1805.01978).
 
-Every image is a class of its own, and its weight vector is what a memory bank remembers of it: the
-loss asks that an embedding be told apart from those of all other images. Over few images the
-softmax is exact; over many, noise-contrastive estimation compares the image with random others.
+Every image is a class of its own whose weight vector is its entry in a memory bank; an embedding
+must be recognized among all images. For few images the softmax is exact; for many, noise-contrastive
+estimation compares the image with random others.
 
 | symbol | here |
 |---|---|
@@ -13,26 +13,24 @@ softmax is exact; over many, noise-contrastive estimation compares the image wit
 | h(i, v), Eq. 6, and J_NCE, Eq. 7 | `noise_contrast` |
 | m | `num_negatives` |
 | Z, Eq. 8 | `normalizer`, estimated from the first batch and then held constant |
-| λ, Eq. 9 | `proximal_weight`: an embedding should stay near what the bank remembers |
+| λ, Eq. 9 | `proximal_weight`: an embedding should stay near its entry in the bank |
 
-The released code, which gave the published numbers, has no proximal term: it lets the bank follow
-slowly instead (a momentum of 0.5), and adds 1e-7 to denominators, for which logarithms of sigmoids
-have no need here. With λ = 0, the default, the loss is the released one.
+The released code, which gave the published numbers, has no proximal term; its bank follows slowly
+instead (a momentum of 0.5). It adds 1e-7 to denominators, which the log-sigmoids here do not need.
+With λ = 0, the default, the loss is the released one.
 """
-
-from __future__ import annotations
 
 import math
 from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from imsvd import distributed
 from imsvd.errors import InputError
 from imsvd.information import at_least_float32
-from imsvd.losses.base import LossOutput
+from imsvd.losses.base import Loss, LossOutput
 
 InstanceForm = Literal["nce", "softmax"]
 
@@ -52,7 +50,7 @@ def instance_softmax(
 
 
 def noise_contrast(positive: Tensor, negatives: Tensor, num_samples: int) -> Tensor:
-    """J_NCE (Eq. 7): tell the image from m others drawn evenly, mean over the batch.
+    """J_NCE (Eq. 7): discriminate the image from m others drawn uniformly, mean over the batch.
 
     With h = P / (P + m / n), log h and log(1 - h) are log-sigmoids of ±(log P - log(m / n)).
 
@@ -75,14 +73,14 @@ def proximity(embedding: Tensor, remembered: Tensor) -> Tensor:
 def draw_negatives(
     batch: int, num_samples: int, num_negatives: int, generator: torch.Generator
 ) -> Tensor:
-    """This rank's `(batch, num_negatives)` images, drawn evenly for the samples of all ranks."""
+    """Draw `(batch, num_negatives)` images uniformly; all ranks draw for all, and keep their own."""
     shape = (distributed.world_size() * batch, num_negatives)
     drawn = torch.randint(num_samples, shape, generator=generator, device=generator.device)
     return drawn[distributed.own_slice(len(drawn))]
 
 
-class NPIDLoss(nn.Module):
-    """Instance discrimination against a memory bank, a mean over the samples.
+class NPIDLoss(Loss):
+    """Instance discrimination against a memory bank, a mean over samples.
 
     Computed in float32 (or float64) whatever the autocast state. With `form="nce"` the first call
     fixes Z, a buffer, from the similarities of all ranks.
@@ -128,7 +126,9 @@ class NPIDLoss(nn.Module):
                 loss = instance_softmax(embedding, bank, samples, self.temperature)
             else:
                 if negatives is None:
-                    raise InputError("NPIDLoss with form='nce' needs negatives; draw them first.")
+                    raise InputError(
+                        "NPIDLoss with form='nce' needs negatives; see draw_negatives."
+                    )
                 loss = self._noise_contrast(embedding, samples, bank, negatives)
             terms = {"instance_discrimination": loss}
             if self.proximal_weight:
@@ -146,7 +146,3 @@ class NPIDLoss(nn.Module):
             self.normalizer.copy_(distributed.all_reduce_sum(estimate) / distributed.world_size())
         log_z = self.normalizer.log()
         return noise_contrast(positive - log_z, noise - log_z, len(bank))
-
-    def extra_repr(self) -> str:
-        """Settings shown by `print(loss)`."""
-        return f"form={self.form!r}, temperature={self.temperature:g}"

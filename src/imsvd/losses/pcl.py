@@ -1,8 +1,9 @@
 """PCL: Prototypical Contrastive Learning of Unsupervised Representations (https://arxiv.org/abs/2005.04966).
 
-MoCo's InfoNCE tells every image from every other, even from those of its own kind. PCL adds a
-second contrast: an embedding must also find the prototype (the centroid) of its cluster among the
-prototypes of several clusterings, fine and coarse, each with a temperature that suits its spread.
+MoCo's InfoNCE separates every image from every other, even from those of its own kind. PCL adds a
+second contrast: an embedding must also find the prototype (the centroid) of its cluster among all
+prototypes, in several clusterings from coarse to fine. Each prototype has a temperature that suits
+its cluster's spread.
 
 | symbol | here |
 |---|---|
@@ -14,38 +15,36 @@ prototypes of several clusterings, fine and coarse, each with a temperature that
 | α | `SMOOTHING` |
 | τ | `temperature` |
 
-As in the released code and not in Eq. 12, a cluster of one image takes the largest φ, and φ is cut at
-its 10th and 90th percentile before its mean is scaled to τ. The release draws, beside r random
-prototypes, those of all samples of the batch, also twice; here all negatives are different and none
-is the sample's own.
+As in the released code, but not in Eq. 12, a cluster of one image takes the largest φ, and φ is
+clipped to its 10th and 90th percentile before its mean is scaled to τ. The release draws r random
+prototypes and, possibly again, those of all samples of the batch; here all negatives are different
+and none is the sample's own.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from imsvd import distributed
 from imsvd.information import at_least_float32
-from imsvd.losses.base import LossOutput
+from imsvd.losses.base import Loss, LossOutput
 from imsvd.losses.moco_v2 import MoCoV2Loss
 
 SMOOTHING = 10
-"""α, which keeps small clusters from having large concentrations."""
+"""α, which limits the concentrations of small clusters."""
 
 
 class Prototypes(NamedTuple):
-    """One clustering, as a batch sees it.
+    """One clustering as a contrast for a batch.
 
     Attributes:
         centroids: `(clusters, width)` unit vectors.
         concentrations: `(clusters,)` temperature of each.
         own: `(batch,)` cluster of each sample.
-        negatives: `(r,)` different clusters to contrast with; the own one among them is left out.
+        negatives: `(r,)` different clusters to contrast with; a sample skips its own.
     """
 
     centroids: Tensor
@@ -62,7 +61,7 @@ def concentrations(
     Args:
         distances: `(points,)` Euclidean distance of each point to its centroid.
         assignments: `(points,)` cluster of each point.
-        num_clusters: how many clusters there are, empty ones included.
+        num_clusters: number of clusters, empty ones included.
         temperature: τ.
     """
     sizes = torch.bincount(assignments, minlength=num_clusters).to(distances.dtype)
@@ -92,13 +91,13 @@ def prototype_contrast(query: Tensor, prototypes: Prototypes) -> Tensor:
     return (torch.cat([positive, others], 1).logsumexp(1, keepdim=True) - positive).mean()
 
 
-class PCLLoss(nn.Module):
+class PCLLoss(Loss):
     """InfoNCE and, if clusterings are given, the mean of their prototype contrasts (Eq. 11).
 
     Computed in float32 (or float64) whatever the autocast state; only the query gets a gradient.
 
     Args:
-        temperature: τ of InfoNCE; prototypes bring their own.
+        temperature: τ of InfoNCE; prototypes have their own.
     """
 
     def __init__(self, temperature: float = 0.2) -> None:

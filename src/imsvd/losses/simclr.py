@@ -1,7 +1,7 @@
 """SimCLR: a simple framework for contrastive learning (https://arxiv.org/abs/2002.05709).
 
-Each of the 2N embeddings of a batch must recognize the other view of its image among all 2N - 1
-others. The loss (NT-Xent) is the cross-entropy of that choice, with cosines as logits.
+Each of the 2N embeddings of a batch must find the other view of its image among all 2N - 1 others.
+The loss (NT-Xent) is the cross-entropy of that choice, with cosines as logits.
 
 | symbol | here |
 |---|---|
@@ -11,7 +11,7 @@ others. The loss (NT-Xent) is the cross-entropy of that choice, with cosines as 
 | log Σ_{k≠i} exp(sim(z_i, z_k) / τ) | `repulsion`, its mean |
 | ℓ, Eq. 1 | `attraction + repulsion` |
 
-The batch is that of all ranks: a rank compares its own 2n embeddings with all 2N, and holds only
+The batch is that of all ranks: a rank compares its own 2n embeddings with all 2N and holds only
 these rows of the similarity matrix.
 """
 
@@ -19,18 +19,18 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from imsvd import distributed
-from imsvd.losses.base import LossOutput, checked_pair
+from imsvd.losses.base import Loss, LossOutput, checked_pair, sum_of_means
 
 
 def repulsion(own: Tensor, every: Tensor, position: Tensor, temperature: float) -> Tensor:
-    """Mean over rows of the log-sum of exponentials of all similarities but that with itself.
+    """Mean over rows of the log-sum-exp of all similarities except that with itself.
 
     Args:
         own: `(rows, width)` unit vectors.
-        every: `(columns, width)` unit vectors, among them those of `own`.
+        every: `(columns, width)` unit vectors, those of `own` included.
         position: `(rows,)` column of each row's own vector.
         temperature: τ.
     """
@@ -45,9 +45,9 @@ def contrast_bounds(
 
     Args:
         temperature: τ.
-        num_negatives: how many negatives each embedding has.
-        num_directions: how many different images there are; they can be as far apart as the corners
-            of a simplex, and no further.
+        num_negatives: negatives of each embedding.
+        num_directions: number of different images, which can be at most as far apart as the corners
+            of a simplex.
     """
     near = 1 / temperature
     far = -near / max(1, num_directions - 1)
@@ -59,14 +59,14 @@ def contrast_bounds(
     }
 
 
-class SimCLRLoss(nn.Module):
+class SimCLRLoss(Loss):
     """NT-Xent of two views (Eq. 1) over the global batch.
 
     Computed in float32 (or float64) whatever the autocast state. Beyond its inputs it holds the
     gathered embeddings and a few times `(2 * batch, 2 * global batch)` similarities.
 
     Args:
-        temperature: τ, by which cosines are divided.
+        temperature: τ, divisor of the cosines.
     """
 
     def __init__(self, temperature: float = 0.1) -> None:
@@ -83,17 +83,11 @@ class SimCLRLoss(nn.Module):
             own = torch.cat([z1, z2])
             every = distributed.all_gather_with_gradient(own)
             position = len(own) * distributed.rank() + torch.arange(len(own), device=own.device)
-            parts = {
-                "attraction": -(z1 * z2).sum(dim=1).mean() / self.temperature,
-                "repulsion": repulsion(own, every, position, self.temperature),
-            }
-            values = distributed.mean_over_ranks_with_gradient(torch.stack(list(parts.values())))
-        return LossOutput(values.sum(), dict(zip(parts, values.detach(), strict=True)))
+            return sum_of_means(
+                attraction=-(z1 * z2).sum(dim=1).mean() / self.temperature,
+                repulsion=repulsion(own, every, position, self.temperature),
+            )
 
     def bounds(self, batch_size: int) -> dict[str, dict[str, float]]:
         """Terms of a global batch when views agree and images are as far apart as possible, or all equal."""
         return contrast_bounds(self.temperature, 2 * batch_size - 2, batch_size)
-
-    def extra_repr(self) -> str:
-        """Settings shown by `print(loss)`."""
-        return f"temperature={self.temperature:g}"

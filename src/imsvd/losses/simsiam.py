@@ -1,7 +1,7 @@
 """SimSiam: exploring simple Siamese representation learning (https://arxiv.org/abs/2011.10566).
 
-A predictor must guess, from one view, the embedding of the other. There are neither negatives nor a
-second network: it is enough that no gradient flows into the embedding that is guessed.
+A predictor predicts, from one view, the embedding of the other. There are neither negatives nor a
+second network: it is enough that no gradient flows into the predicted embedding.
 
 | symbol | here |
 |---|---|
@@ -9,15 +9,15 @@ second network: it is enough that no gradient flows into the embedding that is g
 | z | `target`, `(batch, width)`, held constant |
 | 𝒟(p, stopgrad(z)), Eqs. 1 and 3 | minus `cosine` |
 
-Eq. 4 halves the sum of both directions: the method averages them, with this loss for each.
+Eq. 4 halves the sum of both directions; the method averages them, with one call for each.
 """
 
-from torch import Tensor, nn
+from torch import Tensor
 
-from imsvd.losses.base import LossOutput, checked_pair, mean_cosine
+from imsvd.losses.base import Loss, LossOutput, checked_pair, mean_cosine
 
 
-class SimSiamLoss(nn.Module):
+class SimSiamLoss(Loss):
     """Negative cosine of predictions and targets (Eqs. 1 and 3), a mean over the global batch.
 
     Computed in float32 (or float64) whatever the autocast state; no gradient reaches the target.

@@ -1,6 +1,6 @@
 """SwAV: unsupervised learning by contrasting cluster assignments (https://arxiv.org/abs/2006.09882).
 
-Each view is compared with learned prototypes. Its soft assignment to them (its code) is chosen such
+Each view is compared with learned prototypes. Its soft assignment to them (its code) is computed so
 that the batch uses all prototypes equally, and every other view of the image must predict it.
 
 | symbol | here |
@@ -19,22 +19,22 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from imsvd import distributed
 from imsvd.errors import InputError
 from imsvd.information import at_least_float32
-from imsvd.losses.base import LossOutput
+from imsvd.losses.base import Loss, LossOutput, sum_of_means
 
 
 @torch.no_grad()
 def sinkhorn_codes(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
-    """Assign samples to prototypes so that all prototypes are used equally (Eqs. 3 to 5).
+    """Assign samples to prototypes so that all are used equally (Eqs. 3 to 5).
 
     Args:
         scores: `(rows, prototypes)` cosines of this rank's samples.
         epsilon: ε, the smoothness of the assignment.
-        iterations: how often prototypes and samples are normalized in turn.
+        iterations: rounds of normalizing prototypes and samples in turn.
 
     Returns:
         `(rows, prototypes)` codes, each of which sums to 1.
@@ -47,7 +47,7 @@ def sinkhorn_codes(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
     return codes
 
 
-class SwAVLoss(nn.Module):
+class SwAVLoss(Loss):
     """Swapped prediction of codes (Eqs. 1 and 2) over the global batch.
 
     Computed in float32 (or float64) whatever the autocast state.
@@ -69,8 +69,8 @@ class SwAVLoss(nn.Module):
 
         Args:
             scores: `(batch, prototypes)` cosines of each view; codes come from the first two.
-            earlier: this rank's share of earlier embeddings' cosines, `(rows, prototypes)` for each
-                of the first two views, which make small batches use the prototypes more evenly.
+            earlier: this rank's share of the cosines of earlier embeddings, `(rows, prototypes)` for
+                each of the first two views; they balance the codes of small batches.
         """
         if len(scores) < 2 or any(view.shape != scores[0].shape for view in scores):
             shapes = ", ".join(str(tuple(view.shape)) for view in scores)
@@ -85,20 +85,11 @@ class SwAVLoss(nn.Module):
                 for view, log in enumerate(logs)
                 if view != large
             ]
-            parts = {
-                "divergence": torch.stack(divergences).mean(),
-                "code_entropy": torch.special.entr(torch.stack(codes)).sum(dim=2).mean(),
-            }
-            values = distributed.mean_over_ranks_with_gradient(torch.stack(list(parts.values())))
-        return LossOutput(values.sum(), dict(zip(parts, values.detach(), strict=True)))
+            return sum_of_means(
+                divergence=torch.stack(divergences).mean(),
+                code_entropy=torch.special.entr(torch.stack(codes)).sum(dim=2).mean(),
+            )
 
     def _codes(self, scores: Tensor, earlier: Sequence[Tensor]) -> Tensor:
         together = torch.cat([scores, *(rows.to(scores.dtype) for rows in earlier)]).detach()
         return sinkhorn_codes(together, self.epsilon, self.iterations)[: len(scores)]
-
-    def extra_repr(self) -> str:
-        """Settings shown by `print(loss)`."""
-        return (
-            f"temperature={self.temperature:g}, epsilon={self.epsilon:g}, "
-            f"iterations={self.iterations}"
-        )

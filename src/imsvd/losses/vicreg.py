@@ -1,8 +1,8 @@
 """VICReg: Variance-Invariance-Covariance Regularization (https://arxiv.org/abs/2105.04906).
 
-Two views of an image are to have the same embedding (invariance), every component of the embedding
-is to keep a standard deviation of at least one over the batch (variance, a hinge, which forbids
-collapse), and different components are to be uncorrelated (covariance, which forbids redundancy).
+The loss pulls the embeddings of two views of an image together (invariance), keeps the standard
+deviation of every component over the batch at one or more (variance, a hinge that prevents
+collapse), and decorrelates different components (covariance, which prevents redundancy).
 
 | symbol | here |
 |---|---|
@@ -12,15 +12,16 @@ collapse), and different components are to be uncorrelated (covariance, which fo
 | c(Z), Eqs. 3 and 4 | `covariance` of one view |
 | λ, μ, ν, Eq. 6 | `invariance_weight`, `variance_weight`, `covariance_weight` |
 
-Where the authors' code departs from the paper, the code is followed: the variance terms of the two
-views are averaged (Eq. 6 adds them), and s is divided by the width too. All statistics are those of
-the global batch, as in the authors' code.
+Where the authors' code departs from the paper, this follows the code: the variance terms of the two
+views are averaged (Eq. 6 adds them), and s is also divided by the width. All statistics are those
+of the global batch, as in the authors' code.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from imsvd.losses.base import (
+    Loss,
     LossOutput,
     centered,
     checked_pair,
@@ -67,7 +68,7 @@ def _component_variances(deviations: Tensor) -> Tensor:
     return global_mean(deviations.square()) * (size / (size - 1))
 
 
-class VICRegLoss(nn.Module):
+class VICRegLoss(Loss):
     """The loss of two views (Eq. 6) over the global batch, in float32 or float64.
 
     Args:
@@ -101,7 +102,3 @@ class VICRegLoss(nn.Module):
             }
             total = torch.stack([self.weights[name] * term for name, term in terms.items()]).sum()
         return LossOutput(total, {name: term.detach() for name, term in terms.items()})
-
-    def extra_repr(self) -> str:
-        """Settings shown by `print(loss)`."""
-        return ", ".join(f"{name}={weight:g}" for name, weight in self.weights.items())

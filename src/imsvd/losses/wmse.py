@@ -1,8 +1,8 @@
 """W-MSE: Whitening for Self-Supervised Representation Learning (https://arxiv.org/abs/2007.06346).
 
-Embeddings are whitened over random sub-batches, so that they scatter on a sphere whatever the
-network does, and views of the same image are then drawn together. Whitening alone forbids collapse;
-fresh sub-batches keep the network from relying on one particular whitening.
+Embeddings are whitened over random sub-batches, which scatters them on a sphere whatever the network
+does, and views of the same image are then pulled together. Whitening alone prevents collapse; new
+sub-batches in every step keep the network from relying on one particular whitening.
 
 | symbol | here |
 |---|---|
@@ -12,9 +12,9 @@ fresh sub-batches keep the network from relying on one particular whitening.
 | slices of the batch (Sec. 3) | sub-batches of `whitening_size`, drawn anew in every call |
 | repetitions (Sec. 3) | `iterations`, over which the loss is averaged |
 
-As in the authors' code the covariance is divided by size − 1, gradients flow through the whitening
-of all views, and every view is whitened by itself but in the same sub-batches as the others. Their
-`w_eps` is `shrinkage`. Sub-batches are drawn from the global batch.
+As in the authors' code, the covariance is divided by size − 1, gradients flow through the whitening
+of all views, and every view is whitened by itself, in the same sub-batches as the others. Their
+`w_eps` is `shrinkage` here. Sub-batches are drawn from the global batch.
 """
 
 import itertools
@@ -22,16 +22,16 @@ from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from imsvd import distributed
 from imsvd.errors import InputError
 from imsvd.information import at_least_float32
-from imsvd.losses.base import LossOutput
+from imsvd.losses.base import Loss, LossOutput
 
 
 def whiten(values: Tensor, shrinkage: float = 0.0) -> Tensor:
-    """Give each sub-batch mean 0 and covariance 1 by its Cholesky factor.
+    """Transform each sub-batch to mean 0 and unit covariance by its Cholesky factor.
 
     Args:
         values: `(sub-batches, size, width)`.
@@ -46,24 +46,24 @@ def whiten(values: Tensor, shrinkage: float = 0.0) -> Tensor:
     factors, failures = torch.linalg.cholesky_ex(
         (1 - shrinkage) * covariances + shrinkage * identity
     )
-    if failures.any() and bool(values.isfinite().all()):  # else training reports what is no number
+    if failures.any() and bool(values.isfinite().all()):  # training itself reports NaN
         raise InputError(
-            f"the covariance of {values.shape[1]} embeddings is singular, so they cannot be whitened: "
+            f"the covariance of {values.shape[1]} embeddings is singular and cannot be whitened, because "
             "the embedding has collapsed; raise method.shrinkage or lower optimizer.lr."
         )
     whitened: Tensor = torch.linalg.solve_triangular(factors, deviations.mT, upper=False).mT
     return whitened
 
 
-class WMSELoss(nn.Module):
+class WMSELoss(Loss):
     """Mean squared distance of whitened, normalized views of the global batch, two or more.
 
-    Computed in float32 or float64. The permutations follow from the number of calls in training
-    mode, a buffer, so that all ranks and a resumed run draw the same.
+    Computed in float32 or float64. The number of calls in training mode, a buffer, seeds the
+    permutations, so that all ranks and a resumed run draw the same.
 
     Args:
         whitening_size: samples per sub-batch; must divide the global batch.
-        iterations: how many divisions into sub-batches are averaged.
+        iterations: number of divisions into sub-batches that are averaged.
         shrinkage: share of the identity in the covariances.
     """
 
@@ -92,7 +92,7 @@ class WMSELoss(nn.Module):
         return LossOutput(loss, {"invariance": loss.detach()})
 
     def sub_batches(self, size: int) -> Tensor:
-        """Draw the `(sub-batches, whitening_size)` samples that the next call whitens together."""
+        """Draw the samples that the next call whitens together, `(sub-batches, whitening_size)`."""
         generator = torch.Generator().manual_seed(int(self.calls))
         orders = [torch.randperm(size, generator=generator) for _ in range(self.iterations)]
         return torch.cat(orders).view(-1, self.whitening_size)
@@ -114,7 +114,3 @@ class WMSELoss(nn.Module):
                 f"method.whitening_size={self.whitening_size} does not divide the batch of {batch}; "
                 "choose training.batch_size as a multiple of it."
             )
-
-    def extra_repr(self) -> str:
-        """Settings shown by `print(loss)`."""
-        return f"whitening_size={self.whitening_size}, iterations={self.iterations}"

@@ -1,15 +1,14 @@
 """Methods: network + loss. `METHODS` is the whole table."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 from torch import nn
 
-from imsvd.methods.base import Method, MethodOutput, MethodSettings
+from imsvd.methods.base import Method, MethodOutput
 from imsvd.methods.imsvd import IMSVD, IMSVDSettings
+from imsvd.methods.settings import MethodSettings
 
 _CLASSES = {
     "imsvd": "IMSVD",

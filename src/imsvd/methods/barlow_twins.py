@@ -1,22 +1,13 @@
 """Barlow Twins as a method: backbone, projector and redundancy reduction (arXiv 2103.03230)."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import nn
 
 from imsvd.losses.barlow_twins import BarlowTwinsLoss
-from imsvd.methods.base import (
-    CLIPPED_LARS,
-    SMALL_LR,
-    MethodSettings,
-    RecipeRow,
-    RecipeRows,
-    layer_widths,
-)
-from imsvd.methods.pairwise import PairwiseMethod
+from imsvd.methods.base import PairwiseMethod
+from imsvd.methods.settings import CLIPPED_LARS, SMALL_LR, MethodSettings, Row, layer_widths
 
 
 class BarlowTwinsSettings(MethodSettings):
@@ -33,19 +24,19 @@ class BarlowTwinsSettings(MethodSettings):
     smallest_sizes: ClassVar = {"projector": 8}
     # solo-learn multiplies the loss by 0.1. LARS cancels that factor for weights but not for biases
     # and norms, whose rate is lowered here instead.
-    recipes: ClassVar[RecipeRows] = {
-        "small": RecipeRow(
+    recipes: ClassVar = {
+        "small": Row(
             "chosen by experience, not searched",
             method={"projector": (1024, 1024)},
             optimizer=SMALL_LR,
         ),
-        "cifar10": RecipeRow(
+        "cifar10": Row(
             "solo-learn's run of 1,000 epochs (92 % linear)",
             method={"projector": (2048, 2048, 2048)},
             optimizer={**CLIPPED_LARS, "lr": 0.3, "vector_lr_ratio": 0.1, "weight_decay": 1e-4},
             training={"batch_size": 256},
         ),
-        "imagenet": RecipeRow(
+        "imagenet": Row(
             "the authors' for 300 and 1,000 epochs; biases and norms learn at 0.0048, weights at 0.2",
             optimizer={"lr": 0.2, "vector_lr_ratio": 0.024},
         ),

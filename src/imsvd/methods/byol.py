@@ -1,7 +1,5 @@
 """BYOL as a method: online network, predictor and momentum target (arXiv 2006.07733)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
@@ -10,20 +8,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from imsvd.losses.byol import BYOLLoss
-from imsvd.methods.base import (
-    CLIPPED_LARS,
-    SMALL_LR,
-    Method,
-    MethodOutput,
-    MethodSettings,
-    RecipeRow,
-    RecipeRows,
-    layer_widths,
-    mean_output,
-)
+from imsvd.methods.base import MethodOutput, ProjectedMethod, mean_output, prediction_pairs
 from imsvd.methods.memory import cosine_momentum, momentum_copy, update_momentum
-from imsvd.methods.pairwise import prediction_pairs
-from imsvd.networks import feature_width, projector
+from imsvd.methods.settings import CLIPPED_LARS, SMALL_LR, MethodSettings, Row, layer_widths
+from imsvd.networks import projector
 
 
 class BYOLSettings(MethodSettings):
@@ -39,18 +27,18 @@ class BYOLSettings(MethodSettings):
     admits_local_views: ClassVar = True
     labels: ClassVar = {"cosine": "cos"}
     smallest_sizes: ClassVar = {"projector": 8, "predictor": 8}
-    recipes: ClassVar[RecipeRows] = {
-        "small": RecipeRow(
+    recipes: ClassVar = {
+        "small": Row(
             "chosen for short runs on a CPU",
             method={"projector": (1024, 128), "predictor": 512},
             optimizer=SMALL_LR,
         ),
-        "cifar10": RecipeRow(
+        "cifar10": Row(
             "solo-learn's run of 1,000 epochs (92.6 % linear), not repeated here",
             optimizer={**CLIPPED_LARS, "lr": 1.0, "weight_decay": 1e-5, "final_lr_ratio": 0},
             training={"batch_size": 256},
         ),
-        "imagenet": RecipeRow(
+        "imagenet": Row(
             "the paper's for 100 epochs (arXiv 2006.07733)",
             optimizer={"lr": 0.45, "final_lr_ratio": 0},
             training={"batch_size": 4096},
@@ -58,19 +46,17 @@ class BYOLSettings(MethodSettings):
     }
 
 
-class BYOL(Method):
+class BYOL(ProjectedMethod):
     """Every view predicts the target network's embedding of the other large views.
 
     The target network is a moving average of the trained one.
     """
 
     def __init__(self, settings: BYOLSettings, backbone: nn.Module, num_samples: int = 0) -> None:
-        super().__init__()
         del num_samples
+        super().__init__(backbone, settings.projector)
         width = settings.projector[-1]
         self.momentum = settings.momentum
-        self.backbone = backbone
-        self.projector = projector((feature_width(backbone), *settings.projector))
         self.predictor = projector((width, settings.predictor, width))
         self.target = momentum_copy(self.backbone, self.projector)
         self.loss = BYOLLoss()
@@ -78,8 +64,8 @@ class BYOL(Method):
     def forward(self, views: Sequence[Tensor], samples: Tensor) -> MethodOutput:
         """Compute the loss; the two directions of a pair of views are added, as in the paper."""
         del samples
-        features = [self.backbone(view) for view in views]
-        predictions = [self.predictor(self.projector(feature)) for feature in features]
+        features, embeddings = self.project(views)
+        predictions = [self.predictor(embedding) for embedding in embeddings]
         with torch.no_grad():
             targets = [self.target(view) for view in views[:2]]
         pairs = prediction_pairs(len(views))

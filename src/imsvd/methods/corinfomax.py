@@ -1,7 +1,5 @@
 """CorInfoMax as a method: backbone, projector and log-determinants (arXiv 2209.07999)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
@@ -11,16 +9,8 @@ from torch import Tensor, nn
 
 from imsvd.information import at_least_float32
 from imsvd.losses.corinfomax import CorInfoMaxLoss
-from imsvd.methods.base import (
-    SMALL_LR,
-    Method,
-    MethodOutput,
-    MethodSettings,
-    RecipeRow,
-    RecipeRows,
-    layer_widths,
-)
-from imsvd.networks import feature_width, projector
+from imsvd.methods.base import MethodOutput, ProjectedMethod
+from imsvd.methods.settings import SMALL_LR, MethodSettings, Row, layer_widths
 
 
 def _sgd(lr: float) -> dict[str, Any]:
@@ -43,24 +33,24 @@ class CorInfoMaxSettings(MethodSettings):
 
     labels: ClassVar = {"invariance": "TI", "log_volume": "logV"}
     smallest_sizes: ClassVar = {"projector": 8}
-    recipes: ClassVar[RecipeRows] = {
-        "small": RecipeRow(
+    recipes: ClassVar = {
+        "small": Row(
             "the weight of the CIFAR command with a narrower head; not searched",
             method={"projector": (1024, 64), "invariance_weight": 250.0, "forgetting": 0.1},
             optimizer=SMALL_LR,
         ),
-        "cifar10": RecipeRow(
+        "cifar10": Row(
             "the authors' command",
             method={"projector": (2048, 2048, 64), "invariance_weight": 250.0, "forgetting": 0.01},
             optimizer=_sgd(lr=0.5),
         ),
-        "imagenet": RecipeRow(
+        "imagenet": Row(
             "the authors' command", optimizer=_sgd(lr=0.2), training={"batch_size": 1536}
         ),
     }
 
 
-class CorInfoMax(Method):
+class CorInfoMax(ProjectedMethod):
     """Two views through one network to the unit sphere, whose covariances are to be large.
 
     Each view has a running covariance of its own, so there can be only two.
@@ -69,10 +59,8 @@ class CorInfoMax(Method):
     def __init__(
         self, settings: CorInfoMaxSettings, backbone: nn.Module, num_samples: int = 0
     ) -> None:
-        super().__init__()
         del num_samples
-        self.backbone = backbone
-        self.projector = projector((feature_width(backbone), *settings.projector))
+        super().__init__(backbone, settings.projector)
         self.loss = CorInfoMaxLoss(
             settings.projector[-1],
             settings.invariance_weight,
@@ -83,8 +71,7 @@ class CorInfoMax(Method):
     def forward(self, views: Sequence[Tensor], samples: Tensor) -> MethodOutput:
         """Compute the loss of the two views' directions."""
         del samples
-        features = [self.backbone(view) for view in views]
-        embeddings = [at_least_float32(self.projector(feature)) for feature in features]
-        first, second = (F.normalize(embedding, dim=1) for embedding in embeddings)
+        features, embeddings = self.project(views)
+        first, second = (F.normalize(at_least_float32(view), dim=1) for view in embeddings)
         loss, terms = self.loss(first, second)
         return MethodOutput(loss, terms, features[0].detach(), first.detach())

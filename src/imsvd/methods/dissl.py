@@ -1,7 +1,5 @@
 """DISSL as a method: a backbone, a teacher and a linear student (arXiv 2209.06235)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import ClassVar, Literal
@@ -10,15 +8,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from imsvd.losses.dissl import DISSLLoss
-from imsvd.methods.base import (
-    SMALL_LR,
-    Method,
-    MethodOutput,
-    MethodSettings,
-    RecipeRow,
-    RecipeRows,
-    layer_widths,
-)
+from imsvd.methods.base import Method, MethodOutput
+from imsvd.methods.settings import SMALL_LR, MethodSettings, Row, layer_widths
 from imsvd.networks import feature_width, projector
 
 
@@ -43,20 +34,20 @@ class DISSLSettings(MethodSettings):
         "batch_limit": "limit",
     }
     smallest_sizes: ClassVar = {"teacher": 8, "classes": 8}
-    recipes: ClassVar[RecipeRows] = {
-        "small": RecipeRow(
+    recipes: ClassVar = {
+        "small": Row(
             "chosen by experience, not searched",
             method={"teacher": (512, 256), "classes": 512},
             optimizer=SMALL_LR,
         ),
-        "cifar10": RecipeRow(
+        "cifar10": Row(
             "the authors' minimal example (STL-10, ResNet-18, Adam) with fewer classes",
             method={"classes": 4096},
             optimizer={"name": "adamw", "lr": 2e-3, "scale_lr": False}
             | {"weight_decay": 1e-6, "decay_all": False},
             training={"batch_size": 256},
         ),
-        "imagenet": RecipeRow(
+        "imagenet": Row(
             "the authors' heads, weights and batch; their optimizer is not known, so IMSVD's",
             training={"batch_size": 2560},
         ),

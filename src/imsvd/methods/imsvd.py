@@ -1,7 +1,5 @@
 """IMSVD as a method: backbone, projector and the cross-joint entropy loss (arXiv 2501.03469)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import ClassVar, Literal, Self
 
@@ -10,8 +8,8 @@ from torch import Tensor, nn
 
 from imsvd.information import dead_units, one_hotness, resolve_units, soft_discretize
 from imsvd.losses.imsvd import IMSVDLoss
-from imsvd.methods.base import CodeHead, MethodSettings, layer_widths
-from imsvd.methods.pairwise import PairwiseMethod
+from imsvd.methods.base import PairwiseMethod
+from imsvd.methods.settings import CodeHead, MethodSettings, layer_widths
 
 
 class IMSVDSettings(MethodSettings):

@@ -7,8 +7,6 @@ its points restarts at one of the points furthest from their own centroid. The s
 same clusters (on a GPU, up to the order of its additions).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

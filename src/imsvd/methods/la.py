@@ -5,8 +5,6 @@ the authors' release starts from a network trained that way. From then on the ba
 at the beginning of every epoch (in the release, after a fixed number of steps).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar, Literal, Self
 
@@ -19,7 +17,6 @@ from imsvd.errors import InputError
 from imsvd.losses.base import LossOutput
 from imsvd.losses.la import LALoss
 from imsvd.losses.npid import InstanceForm
-from imsvd.methods.base import SMALL_LR, MethodSettings, RecipeRow, RecipeRows, layer_widths
 from imsvd.methods.kmeans import (
     IMAGES_PER_CLUSTER,
     check_cluster_counts,
@@ -27,6 +24,7 @@ from imsvd.methods.kmeans import (
     fewer_clusters,
 )
 from imsvd.methods.npid import NPID, NPIDSettings
+from imsvd.methods.settings import SMALL_LR, MethodSettings, Row, layer_widths
 
 
 class LASettings(MethodSettings):
@@ -66,21 +64,21 @@ class LASettings(MethodSettings):
         "num_negatives": 8,
     }
     # Only ImageNet is published. The other rows take NPID's optimizer and some 40 images per cluster.
-    recipes: ClassVar[RecipeRows] = {
-        "small": RecipeRow(
+    recipes: ClassVar = {
+        "small": Row(
             "NPID's settings, with clusters and background reduced with the number of images",
             method={"temperature": 0.1, "clusters": (250,) * 4, "num_background": 512}
             | {"kmeans_iterations": 10, "warmup_epochs": 10, "warmup_form": "softmax"},
             optimizer=SMALL_LR,
         ),
-        "cifar10": RecipeRow(
+        "cifar10": Row(
             "NPID's settings, with clusters and background reduced with the number of images",
             method={"temperature": 0.1, "clusters": (1200,) * 5, "num_background": 1024}
             | {"warmup_epochs": 20, "warmup_form": "softmax"},
             optimizer={"lr": 0.06},
             training={"batch_size": 256},
         ),
-        "imagenet": RecipeRow(
+        "imagenet": Row(
             "the authors' released settings, with a cosine in place of their steps",
             optimizer={"name": "sgd", "lr": 0.03, "scale_lr": False, "weight_decay": 1e-4}
             | {"decay_all": True, "warmup_epochs": 0},

@@ -5,8 +5,6 @@ optimizer nor DistributedDataParallel touches it. Queues and banks are equal on 
 every rank applies the updates of all.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 

@@ -3,8 +3,6 @@
 `KeyQueueMethod` is the part that PCL shares.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
@@ -16,17 +14,9 @@ from torch import Tensor, nn
 from imsvd import distributed
 from imsvd.information import at_least_float32
 from imsvd.losses.moco_v2 import MoCoV2Loss
-from imsvd.methods.base import (
-    SMALLEST_BATCH,
-    Method,
-    MethodOutput,
-    MethodSettings,
-    RecipeRow,
-    RecipeRows,
-    layer_widths,
-    mean_output,
-)
+from imsvd.methods.base import Method, MethodOutput, mean_output
 from imsvd.methods.memory import EmbeddingQueue, momentum_copy, update_momentum
+from imsvd.methods.settings import SMALLEST_BATCH, MethodSettings, Row, layer_widths
 from imsvd.networks import feature_width, projector
 
 IMAGENET_SGD = {"name": "sgd", "lr": 0.03, "weight_decay": 1e-4, "decay_all": True} | {
@@ -119,20 +109,20 @@ class MoCoV2Settings(KeyQueueSettings):
 
     labels: ClassVar = {"attraction": "attr", "repulsion": "repul"}
     smallest_sizes: ClassVar = {"projector": 8, "queue_length": 2 * SMALLEST_BATCH}
-    recipes: ClassVar[RecipeRows] = {
-        "small": RecipeRow(
+    recipes: ClassVar = {
+        "small": Row(
             "chosen for short runs on a CPU: a quicker key network, a queue of less than an epoch",
             method={"projector": (512, 128), "momentum": 0.99, "queue_length": 4096}
             | {"symmetric": True},
         ),
-        "cifar10": RecipeRow(
+        "cifar10": Row(
             "solo-learn's symmetric run of 1,000 epochs (92.9 % linear), its momentum held at 0.99",
             method={"projector": (2048, 256), "momentum": 0.99, "queue_length": 32768}
             | {"symmetric": True},
             optimizer=CIFAR_SGD,
             training={"batch_size": 256},
         ),
-        "imagenet": RecipeRow(
+        "imagenet": Row(
             "the paper's (arXiv 2003.04297)",
             optimizer=IMAGENET_SGD,
             training={"batch_size": 256},

@@ -4,8 +4,6 @@ The paper uses one view of an image per step. Here each view is a sample of the 
 are discriminated from the bank, and the mean direction of the two large ones updates it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
@@ -18,18 +16,9 @@ from imsvd import distributed
 from imsvd.information import at_least_float32
 from imsvd.losses.base import LossOutput
 from imsvd.losses.npid import InstanceForm, NPIDLoss, draw_negatives
-from imsvd.methods.base import (
-    SMALL_LR,
-    Method,
-    MethodOutput,
-    MethodSettings,
-    RecipeRow,
-    RecipeRows,
-    layer_widths,
-    mean_output,
-)
+from imsvd.methods.base import MethodOutput, ProjectedMethod, mean_output
 from imsvd.methods.memory import MemoryBank
-from imsvd.networks import feature_width, projector
+from imsvd.methods.settings import SMALL_LR, MethodSettings, Row, layer_widths
 
 
 class NPIDSettings(MethodSettings):
@@ -53,19 +42,19 @@ class NPIDSettings(MethodSettings):
     admits_local_views: ClassVar = True
     labels: ClassVar = {"instance_discrimination": "inst"}
     smallest_sizes: ClassVar = {"projector": 8, "num_negatives": 8}
-    recipes: ClassVar[RecipeRows] = {
-        "small": RecipeRow(
+    recipes: ClassVar = {
+        "small": Row(
             "as cifar10, with AdamW; 10,000 images are few enough for the exact softmax",
             method={"form": "softmax", "temperature": 0.1},
             optimizer=SMALL_LR,
         ),
-        "cifar10": RecipeRow(
+        "cifar10": Row(
             "the authors' CIFAR script; batch and warm-up as for the other methods",
             method={"form": "softmax", "temperature": 0.1},
             optimizer={"lr": 0.06},
             training={"batch_size": 256},
         ),
-        "imagenet": RecipeRow(
+        "imagenet": Row(
             "the authors' released command, with a cosine in place of their steps",
             optimizer={"name": "sgd", "lr": 0.03, "weight_decay": 1e-4}
             | {"decay_all": True, "warmup_epochs": 0},
@@ -74,16 +63,14 @@ class NPIDSettings(MethodSettings):
     }
 
 
-class NPID(Method):
+class NPID(ProjectedMethod):
     """Every view must be recognized among all images of the memory bank."""
 
     steps: Tensor
 
     def __init__(self, settings: NPIDSettings, backbone: nn.Module, num_samples: int = 0) -> None:
-        super().__init__()
+        super().__init__(backbone, settings.projector, last="bias")
         self.num_negatives = settings.num_negatives
-        self.backbone = backbone
-        self.projector = projector((feature_width(backbone), *settings.projector), last="bias")
         self.bank = MemoryBank(num_samples, settings.projector[-1], settings.bank_momentum)
         self.loss = NPIDLoss(
             settings.form,
@@ -96,8 +83,7 @@ class NPID(Method):
 
     def forward(self, views: Sequence[Tensor], samples: Tensor) -> MethodOutput:
         """Compute the mean loss of the views against the bank."""
-        features = [self.backbone(view) for view in views]
-        embeddings = [self.projector(feature) for feature in features]
+        features, embeddings = self.project(views)
         outputs = self.view_losses(embeddings, samples)
         self._seen = samples, mean_direction(embeddings[:2])
         return mean_output(outputs, features, embeddings)

@@ -6,8 +6,6 @@ pass, but the keys belong to random crops and to key networks up to one epoch ol
 yet (the last, incomplete batch of an epoch is dropped) has a random direction in the bank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Self
 
@@ -18,10 +16,10 @@ from torch import Tensor, nn
 
 from imsvd import distributed
 from imsvd.losses.pcl import PCLLoss, Prototypes, concentrations
-from imsvd.methods.base import SMALL_LR, SMALLEST_BATCH, RecipeRow, RecipeRows
 from imsvd.methods.kmeans import Clusters, check_cluster_counts, cluster_together, fewer_clusters
 from imsvd.methods.memory import MemoryBank
 from imsvd.methods.moco_v2 import CIFAR_SGD, IMAGENET_SGD, KeyQueueMethod, KeyQueueSettings
+from imsvd.methods.settings import SMALL_LR, SMALLEST_BATCH, Row
 
 
 class PCLSettings(KeyQueueSettings):
@@ -56,22 +54,22 @@ class PCLSettings(KeyQueueSettings):
         "kmeans_iterations": 2,
         "warmup_epochs": 1,
     }
-    recipes: ClassVar[RecipeRows] = {
-        "small": RecipeRow(
+    recipes: ClassVar = {
+        "small": Row(
             "as cifar10, with AdamW and, for few steps, a shorter queue and a faster key network",
             method={"projector": (512, 128), "momentum": 0.99, "queue_length": 4096}
             | {"clusters": (250, 500, 1000), "kmeans_iterations": 10}
             | {"warmup_epochs": 8, "symmetric": True},
             optimizer=SMALL_LR,
         ),
-        "cifar10": RecipeRow(
+        "cifar10": Row(
             "MoCo's for short CIFAR runs; prototypes in the paper's proportion to the images",
             method={"projector": (2048, 256), "momentum": 0.99, "queue_length": 32768}
             | {"clusters": (1000, 2000, 4000), "warmup_epochs": 20, "symmetric": True},
             optimizer=CIFAR_SGD,
             training={"batch_size": 256},
         ),
-        "imagenet": RecipeRow(
+        "imagenet": Row(
             "PCL v2 as released, for this recipe's epochs instead of 200",
             optimizer=IMAGENET_SGD,
             training={"batch_size": 256},

@@ -1,15 +1,13 @@
 """SimCLR as a method: backbone, projector and NT-Xent (arXiv 2002.05709)."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import nn
 
 from imsvd.losses.simclr import SimCLRLoss
-from imsvd.methods.base import CLIPPED_LARS, MethodSettings, RecipeRow, RecipeRows, layer_widths
-from imsvd.methods.pairwise import PairwiseMethod
+from imsvd.methods.base import PairwiseMethod
+from imsvd.methods.settings import CLIPPED_LARS, MethodSettings, Row, layer_widths
 
 
 class SimCLRSettings(MethodSettings):
@@ -22,18 +20,18 @@ class SimCLRSettings(MethodSettings):
     admits_local_views: ClassVar = True
     labels: ClassVar = {"attraction": "attr", "repulsion": "repul"}
     smallest_sizes: ClassVar = {"projector": 8}
-    recipes: ClassVar[RecipeRows] = {
-        "small": RecipeRow(
+    recipes: ClassVar = {
+        "small": Row(
             "chosen for short runs on a CPU; few negatives need a higher temperature",
             method={"projector": (512, 128), "temperature": 0.2},
         ),
-        "cifar10": RecipeRow(
+        "cifar10": Row(
             "solo-learn's run of 1,000 epochs (90.7 % linear), not repeated here",
             method={"projector": (2048, 256), "temperature": 0.2},
             optimizer={**CLIPPED_LARS, "lr": 0.4, "weight_decay": 1e-4, "final_lr_ratio": 0},
             training={"batch_size": 256},
         ),
-        "imagenet": RecipeRow(
+        "imagenet": Row(
             "the paper's (arXiv 2002.05709)",
             optimizer={"lr": 0.3, "final_lr_ratio": 0},
             training={"batch_size": 4096},

@@ -1,7 +1,5 @@
 """SimSiam as a method: one network, a predictor and a stop-gradient (arXiv 2011.10566)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
@@ -9,18 +7,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from imsvd.losses.simsiam import SimSiamLoss
-from imsvd.methods.base import (
-    SMALL_LR,
-    Method,
-    MethodOutput,
-    MethodSettings,
-    RecipeRow,
-    RecipeRows,
-    layer_widths,
-    mean_output,
-)
-from imsvd.methods.pairwise import prediction_pairs
-from imsvd.networks import feature_width, projector
+from imsvd.methods.base import MethodOutput, ProjectedMethod, mean_output, prediction_pairs
+from imsvd.methods.settings import SMALL_LR, MethodSettings, Row, layer_widths
+from imsvd.networks import projector
 
 
 class SimSiamSettings(MethodSettings):
@@ -33,18 +22,18 @@ class SimSiamSettings(MethodSettings):
     admits_local_views: ClassVar = True
     labels: ClassVar = {"cosine": "cos"}
     smallest_sizes: ClassVar = {"projector": 8, "predictor": 8}
-    recipes: ClassVar[RecipeRows] = {
-        "small": RecipeRow(
+    recipes: ClassVar = {
+        "small": Row(
             "chosen for short runs on a CPU",
             method={"projector": (512, 512, 512), "predictor": 128},
             optimizer=SMALL_LR,
         ),
-        "cifar10": RecipeRow(
+        "cifar10": Row(
             "solo-learn's run of 1,000 epochs (90.5 % linear), not repeated here",
             optimizer={"lr": 0.5, "weight_decay": 1e-5, "decay_all": False, "final_lr_ratio": 0},
             training={"batch_size": 256},
         ),
-        "imagenet": RecipeRow(
+        "imagenet": Row(
             "the paper's (arXiv 2011.10566): SGD without warm-up, weight decay of everything",
             optimizer={"name": "sgd", "lr": 0.05, "weight_decay": 1e-4, "decay_all": True}
             | {"warmup_epochs": 0, "final_lr_ratio": 0},
@@ -53,27 +42,22 @@ class SimSiamSettings(MethodSettings):
     }
 
 
-class SimSiam(Method):
+class SimSiam(ProjectedMethod):
     """Every view predicts the embeddings of the other large views, which get no gradient."""
 
     def __init__(
         self, settings: SimSiamSettings, backbone: nn.Module, num_samples: int = 0
     ) -> None:
-        super().__init__()
         del num_samples
+        super().__init__(backbone, settings.projector, last="norm_without_affine")
         width = settings.projector[-1]
-        self.backbone = backbone
-        self.projector = projector(
-            (feature_width(backbone), *settings.projector), last="norm_without_affine"
-        )
         self.predictor = projector((width, settings.predictor, width), last="bias")
         self.loss = SimSiamLoss()
 
     def forward(self, views: Sequence[Tensor], samples: Tensor) -> MethodOutput:
         """Compute the mean loss of all predictions."""
         del samples
-        features = [self.backbone(view) for view in views]
-        embeddings = [self.projector(feature) for feature in features]
+        features, embeddings = self.project(views)
         predictions = [self.predictor(embedding) for embedding in embeddings]
         pairs = prediction_pairs(len(views))
         outputs = [self.loss(predictions[view], embeddings[target]) for view, target in pairs]

@@ -5,8 +5,6 @@ they are normalized within the loss and their length is free: the loss is the sa
 no component along a prototype, and the size of a step also depends on the length.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import ClassVar, Literal, Self
@@ -19,19 +17,16 @@ from torch import Tensor, nn
 from imsvd import distributed
 from imsvd.information import at_least_float32
 from imsvd.losses.swav import SwAVLoss
-from imsvd.methods.base import (
+from imsvd.methods.base import MethodOutput, ProjectedMethod
+from imsvd.methods.memory import EmbeddingQueue
+from imsvd.methods.settings import (
     CLIPPED_LARS,
     SMALL_LR,
     SMALLEST_BATCH,
-    Method,
-    MethodOutput,
     MethodSettings,
-    RecipeRow,
-    RecipeRows,
+    Row,
     layer_widths,
 )
-from imsvd.methods.memory import EmbeddingQueue
-from imsvd.networks import feature_width, projector
 
 FROZEN_EPOCHS = 2
 """Cap on the freeze, in epochs; otherwise short runs never unfreeze the prototypes."""
@@ -71,20 +66,20 @@ class SwAVSettings(MethodSettings):
         "queue_start_epoch": 0,
     }
     # At the small scale a batch has fewer images than there are prototypes, hence the queue.
-    recipes: ClassVar[RecipeRows] = {
-        "small": RecipeRow(
+    recipes: ClassVar = {
+        "small": Row(
             "chosen for short runs on a CPU: few prototypes, frozen for about an epoch, and a queue",
             method={"projector": (512, 128), "prototypes": 256, "freeze_steps": 78}
             | {"queue_length": 1024, "queue_start_epoch": 4},
             optimizer=SMALL_LR,
         ),
-        "cifar10": RecipeRow(
+        "cifar10": Row(
             "solo-learn's run of 1,000 epochs (89.2 % linear), not repeated here",
             method={"freeze_steps": 390, "queue_length": 3840, "queue_start_epoch": 50},
             optimizer={**CLIPPED_LARS, "lr": 0.6, "weight_decay": 1e-6, "final_lr_ratio": 0},
             training={"batch_size": 256},
         ),
-        "imagenet": RecipeRow(
+        "imagenet": Row(
             "the paper's for two large views (arXiv 2006.09882)",
             optimizer={"lr": 0.3},
             training={"batch_size": 4096},
@@ -97,26 +92,22 @@ class SwAVSettings(MethodSettings):
         return self.replace(freeze_steps=steps)
 
 
-class SwAV(Method):
+class SwAV(ProjectedMethod):
     """Every view predicts the assignment of the other large views to prototypes."""
 
     steps: Tensor
     epoch: Tensor
 
     def __init__(self, settings: SwAVSettings, backbone: nn.Module, num_samples: int = 0) -> None:
-        super().__init__()
         del num_samples
+        super().__init__(backbone, settings.projector, last="bias")
+        width = settings.projector[-1]
         self.freeze_steps = settings.freeze_steps
         self.queue_start_epoch = settings.queue_start_epoch
-        self.backbone = backbone
-        widths = (feature_width(backbone), *settings.projector)
-        self.projector = projector(widths, last="bias")
-        self.prototypes = nn.Parameter(
-            F.normalize(torch.randn(settings.prototypes, widths[-1]), dim=1)
-        )
+        self.prototypes = nn.Parameter(F.normalize(torch.randn(settings.prototypes, width), dim=1))
         # One queue for each large view, or none.
         self.queues = nn.ModuleList(
-            EmbeddingQueue(settings.queue_length, widths[-1])
+            EmbeddingQueue(settings.queue_length, width)
             for _ in range(2 if settings.queue_length else 0)
         )
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
@@ -127,8 +118,7 @@ class SwAV(Method):
     def forward(self, views: Sequence[Tensor], samples: Tensor) -> MethodOutput:
         """Compute the loss of all views, then push the embeddings of the large ones."""
         del samples
-        features = [self.backbone(view) for view in views]
-        embeddings = [self.projector(feature) for feature in features]
+        features, embeddings = self.project(views)
         with torch.autocast(views[0].device.type, enabled=False):
             units = [F.normalize(at_least_float32(value), dim=1) for value in embeddings]
             prototypes = F.normalize(self._prototypes_with_gradient(), dim=1)

@@ -1,22 +1,13 @@
 """VICReg as a method: backbone, projector and the three regularizers (arXiv 2105.04906)."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from pydantic import Field
 from torch import nn
 
 from imsvd.losses.vicreg import EPSILON, VICRegLoss
-from imsvd.methods.base import (
-    CLIPPED_LARS,
-    SMALL_LR,
-    MethodSettings,
-    RecipeRow,
-    RecipeRows,
-    layer_widths,
-)
-from imsvd.methods.pairwise import PairwiseMethod
+from imsvd.methods.base import PairwiseMethod
+from imsvd.methods.settings import CLIPPED_LARS, SMALL_LR, MethodSettings, Row, layer_widths
 
 
 class VICRegSettings(MethodSettings):
@@ -31,19 +22,19 @@ class VICRegSettings(MethodSettings):
     admits_local_views: ClassVar = True
     labels: ClassVar = {"invariance": "TI", "variance": "var", "covariance": "cov"}
     smallest_sizes: ClassVar = {"projector": 8}
-    recipes: ClassVar[RecipeRows] = {
-        "small": RecipeRow(
+    recipes: ClassVar = {
+        "small": Row(
             "chosen by experience, not searched",
             method={"projector": (1024, 1024)},
             optimizer=SMALL_LR,
         ),
-        "cifar10": RecipeRow(
+        "cifar10": Row(
             "solo-learn's run of 1,000 epochs (92 % linear)",
             method={"projector": (2048, 2048, 2048)},
             optimizer={**CLIPPED_LARS, "lr": 0.3, "weight_decay": 1e-4},
             training={"batch_size": 256},
         ),
-        "imagenet": RecipeRow(
+        "imagenet": Row(
             "the authors' command for 100 epochs (for 1,000: batch 2048, learning rate 0.2)",
             optimizer={"lr": 0.3},
             training={"batch_size": 512},

@@ -1,7 +1,5 @@
 """W-MSE as a method: backbone, projector and whitened embeddings (arXiv 2007.06346)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import ClassVar, Literal, Self
 
@@ -9,16 +7,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from imsvd.losses.wmse import WMSELoss
-from imsvd.methods.base import (
-    SMALL_LR,
-    Method,
-    MethodOutput,
-    MethodSettings,
-    RecipeRow,
-    RecipeRows,
-    layer_widths,
-)
-from imsvd.networks import feature_width, projector
+from imsvd.methods.base import MethodOutput, ProjectedMethod
+from imsvd.methods.settings import SMALL_LR, MethodSettings, Row, layer_widths
 
 
 class WMSESettings(MethodSettings):
@@ -38,20 +28,20 @@ class WMSESettings(MethodSettings):
     labels: ClassVar = {"invariance": "TI"}
     smallest_sizes: ClassVar = {"projector": 8, "whitening_size": 16}
     # The authors use Adam; AdamW with so small a decay differs little.
-    recipes: ClassVar[RecipeRows] = {
-        "small": RecipeRow(
+    recipes: ClassVar = {
+        "small": Row(
             "the authors' CIFAR settings at half the size, which fit a batch of 64; not searched",
             method={"projector": (1024, 32), "whitening_size": 64, "iterations": 1},
             optimizer=SMALL_LR,
         ),
-        "cifar10": RecipeRow(
+        "cifar10": Row(
             "the authors' command",
             method={"projector": (1024, 64), "whitening_size": 128, "iterations": 1},
             optimizer={"name": "adamw", "lr": 3e-3, "scale_lr": False}
             | {"weight_decay": 1e-6, "decay_all": False},
             training={"batch_size": 256},
         ),
-        "imagenet": RecipeRow(
+        "imagenet": Row(
             "the authors' for Tiny ImageNet (none are published for ResNet-50), IMSVD's batch",
             optimizer={"name": "adamw", "lr": 2e-3, "scale_lr": False},
         ),
@@ -77,21 +67,18 @@ class WMSESettings(MethodSettings):
         return self.replace(whitening_size=batch_size, projector=[*hidden, narrow])
 
 
-class WMSE(Method):
+class WMSE(ProjectedMethod):
     """Views through one network, whitened and drawn together; all pairs of views count alike."""
 
     def __init__(self, settings: WMSESettings, backbone: nn.Module, num_samples: int = 0) -> None:
-        super().__init__()
         del num_samples
-        self.backbone = backbone
-        self.projector = projector((feature_width(backbone), *settings.projector))
+        super().__init__(backbone, settings.projector)
         self.loss = WMSELoss(settings.whitening_size, settings.iterations, settings.shrinkage)
 
     def forward(self, views: Sequence[Tensor], samples: Tensor) -> MethodOutput:
         """Compute the loss of all views together."""
         del samples
-        features = [self.backbone(view) for view in views]
-        embeddings = [self.projector(feature) for feature in features]
+        features, embeddings = self.project(views)
         loss, terms = self.loss(*embeddings)
         return MethodOutput(loss, terms, features[0].detach(), embeddings[0].detach())
 

@@ -1,20 +1,14 @@
-"""Recipes: functions that return a complete configuration. `RECIPES` is the whole table."""
+"""Recipes: functions that return a complete configuration. `RECIPES` is the whole table.
 
-from __future__ import annotations
+The recipes are IMSVD's; another method applies its row for the recipe's scale to them.
+"""
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from imsvd.config import Config
+from imsvd.config import Config, method_settings_class, override
 from imsvd.errors import InputError
-from imsvd.methods.base import Scale
-from imsvd.recipes.adapting import (
-    SCALE_EPOCHS,
-    apply_row,
-    fit_to_images,
-    override_in_proportion,
-    phases_in_proportion,
-)
+from imsvd.methods.settings import Scale
 from imsvd.recipes.imsvd import cifar10, cifar10_cpu, folder_cpu, imagenet, shapes
 
 RECIPES: dict[str, Callable[[], Config]] = {
@@ -24,9 +18,12 @@ RECIPES: dict[str, Callable[[], Config]] = {
     "folder-cpu": folder_cpu,
     "imagenet": imagenet,
 }
-
 SCALES: dict[str, Scale] = {"cifar10": "cifar10", "imagenet": "imagenet"}
-"""Rows that other methods take under a recipe; recipes not listed take the small ones."""
+"""Scale of a recipe; recipes not listed are small."""
+SCALE_EPOCHS: dict[Scale, int] = {"small": 38, "cifar10": 800, "imagenet": 100}
+"""Epochs for which the rows of a scale state their settings that are counted in epochs."""
+BATCHES_PER_EPOCH = 4
+"""Smallest number of steps per epoch after fitting the batch to few images."""
 
 
 def recipe(name: str, method: str = "imsvd") -> Config:
@@ -42,15 +39,46 @@ def recipe(name: str, method: str = "imsvd") -> Config:
     config = RECIPES[name]()
     if method == config.method.name:
         return config
-    return apply_row(config, method, SCALES.get(name, "small"))
+    return _apply_row(config, method, SCALES.get(name, "small"))
 
 
-__all__ = [
-    "RECIPES",
-    "SCALES",
-    "SCALE_EPOCHS",
-    "fit_to_images",
-    "override_in_proportion",
-    "phases_in_proportion",
-    "recipe",
-]
+def _apply_row(config: Config, method: str, scale: Scale) -> Config:
+    """Return IMSVD's `config` with the changes in the row of another method."""
+    kind = method_settings_class(method)
+    row = kind.recipes[scale]
+    settings = kind(**row.method)
+    phases = settings.phases(SCALE_EPOCHS[scale], config.training.epochs)
+    values = config.model_dump()
+    values["method"] = settings.model_dump() | phases
+    values["optimizer"] |= row.optimizer
+    values["training"] |= row.training
+    return Config.model_validate(values)
+
+
+def fit_to_images(config: Config, images: int) -> Config:
+    """Return `config` with the batch and the method's sizes no larger than `images` allow."""
+    most = max(2, images // BATCHES_PER_EPOCH)
+    batch_size = min(config.training.batch_size, 2 ** (most.bit_length() - 1))
+    values = config.model_dump()
+    values["method"] = config.method.fit_to_images(images, batch_size).model_dump()
+    values["training"]["batch_size"] = batch_size
+    return Config.model_validate(values)
+
+
+def override_in_proportion(config: Config, assignments: Sequence[str]) -> Config:
+    """Return `config` with assignments applied; if they shorten the training, phases shrink with it.
+
+    Otherwise a method that warms up for 10 of 38 epochs would do nothing else in a run of 10. In a
+    longer training, phases stay as published. Assignments to a phase itself take precedence.
+    """
+    changed = override(config, assignments)
+    epochs = changed.training.epochs
+    if epochs >= config.training.epochs:
+        return changed
+    return override(config, [*phases_in_proportion(config, epochs), *assignments])
+
+
+def phases_in_proportion(config: Config, epochs: int) -> list[str]:
+    """Return the settings, as for `--set`, that keep the method's phases at their share of `epochs`."""
+    phases = config.method.phases(config.training.epochs, epochs)
+    return [f"method.{name}={value}" for name, value in phases.items()]

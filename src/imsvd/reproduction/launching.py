@@ -38,7 +38,7 @@ from imsvd.errors import InputError, Interrupted
 from imsvd.files import write_atomically
 from imsvd.grid.jobs import Job
 from imsvd.methods import Method
-from imsvd.methods.base import SMALLEST_BATCH
+from imsvd.methods.settings import SMALLEST_BATCH
 from imsvd.networks import feature_width
 from imsvd.pretraining import train
 from imsvd.pretraining.optimizers import build_optimizer

@@ -26,11 +26,11 @@ the cross-joint entropy is large for that reason alone.
 
 from typing import Literal, get_args
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from imsvd.errors import InputError
 from imsvd.information import Units, resolve_units
-from imsvd.losses.base import LossOutput
+from imsvd.losses.base import Loss, LossOutput
 from imsvd.losses.imsvd.bounds import IMSVDBounds, TermFactors, imsvd_bounds
 from imsvd.losses.imsvd.kernel import LossShape, fused_loss
 
@@ -47,7 +47,7 @@ def term_scales(num_variables: int, normalization: Normalization) -> TermFactors
     return TermFactors(1.0, 1 / num_variables, 1 / num_pairs)
 
 
-class IMSVDLoss(nn.Module):
+class IMSVDLoss(Loss):
     """The cross-joint entropy loss of two views (Eq. 11) over the global batch.
 
     Computed in float32 (or float64) whatever the autocast state. Beyond its inputs it holds about
@@ -112,14 +112,6 @@ class IMSVDLoss(nn.Module):
         sizes = resolve_units(width, self.units)
         scales = term_scales(len(sizes), self.normalization)
         return imsvd_bounds(sizes, batch_size, scales, self.weights)
-
-    def extra_repr(self) -> str:
-        """Settings shown by `print(loss)`."""
-        weights = ", ".join(f"{weight:g}" for weight in self.weights)
-        return (
-            f"units={self.units}, weights=({weights}), normalization={self.normalization!r}, "
-            f"joint={self.joint!r}"
-        )
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
