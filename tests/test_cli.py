@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,23 @@ def options_of(command: Any, prefix: str = "") -> dict[str, list[str]]:
 
 def test_the_options_change_only_deliberately() -> None:
     assert options_of(typer.main.get_command(cli.app)) == OPTIONS
+
+
+def commands_in(command: Any) -> Iterator[Any]:
+    yield command
+    for child in getattr(command, "commands", {}).values():
+        yield from commands_in(child)
+
+
+def test_every_value_has_a_name_and_every_command_and_option_a_help_text() -> None:
+    for found in commands_in(typer.main.get_command(cli.app)):
+        assert found.help, found.name
+        for option in found.params:
+            assert option.help or option.name == "help", (found.name, option.name)
+            assert getattr(option, "is_flag", False) or option.metavar.isupper(), (
+                found.name,
+                option.name,
+            )
 
 
 def test_the_help_shows_every_command_in_its_panel(command: CommandLine) -> None:

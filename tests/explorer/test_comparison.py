@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from imsvd.evaluation.results import append_result
+from imsvd.explanations import PARTS
 from imsvd.explorer import ExplainedRun, open_run
 from imsvd.explorer.comparison import agreement, code_information, compare, training
 from tests.explorer.conftest import Ask
@@ -50,11 +51,14 @@ def test_runs_are_compared_number_by_number(
     rows = {(row["group"], row["name"]): (row["first"], row["second"]) for row in answer["rows"]}
     assert rows["run", "explained images"] == (128, 5)
     assert rows["knn on shapes", "knn 20"] == (50.0, None)
-    one_hot, nothing = rows["theorem", "one hot"]
+    one_hot, nothing = rows[PARTS["joint"].title, "one hot"]
     assert isinstance(one_hot, float)
     assert nothing is None
-    assert all(isinstance(value, float) for value in rows["discreteness", "share above 0.9"])
-    assert not {group for group, _ in rows} & {"embeddings", "galleries", "grad cam"}
+    assert all(
+        isinstance(value, float) for value in rows[PARTS["discreteness"].title, "share above 0.9"]
+    )
+    drawn = {PARTS[name].title for name in ("embeddings", "galleries", "grad_cam")}
+    assert not {group for group, _ in rows} & drawn
     assert set(answer["training"]) == {"first", "second"}
     assert answer["agreement"]["common_images"] == 0
     assert answer["agreement"]["mutual_information"] is None

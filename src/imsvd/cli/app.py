@@ -96,6 +96,12 @@ RecipeName = Annotated[
         help="A recipe from `imsvd recipes`. Default: chosen by image size and hardware.",
     ),
 ]
+Seeds = Annotated[
+    str, typer.Option(metavar="N", help="Number of seeds, or the seeds themselves, such as 0,1,2.")
+]
+Parallel = Annotated[
+    int, typer.Option(metavar="N", help="Simultaneous runs; they share the cores.")
+]
 Sets = Annotated[
     list[str] | None,
     typer.Option(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from imsvd.cli.app import Sets, app, console, print_path, whole_numbers
+from imsvd.cli.app import Parallel, Seeds, Sets, app, console, print_path, whole_numbers
 
 if TYPE_CHECKING:
     from imsvd.reproduction.experiment import Budget, Setup
@@ -26,10 +26,8 @@ Names = Annotated[
     typer.Argument(metavar="NAME", help="Experiments from `imsvd reproduce list`, or `all`."),
 ]
 Store = Annotated[
-    Path, typer.Option(metavar="DIR", help="Folder of runs and results; nothing in it is repeated.")
-]
-Seeds = Annotated[
-    str, typer.Option(metavar="N", help="Number of seeds, or the seeds themselves, such as 0,1,2.")
+    Path,
+    typer.Option(metavar="FOLDER", help="Folder of runs and results; nothing in it is repeated."),
 ]
 ImageNet = Annotated[str, typer.Option(metavar="DATA", help="ImageNet, as for `imsvd pretrain`.")]
 STORE = Path("runs/reproduction")
@@ -71,9 +69,7 @@ def run(  # noqa: PLR0913 - its options are its interface
     epochs: Annotated[
         int, typer.Option(metavar="N", help="Epochs for every 100 of the paper.")
     ] = 4,
-    parallel: Annotated[
-        int, typer.Option(metavar="N", help="Simultaneous runs; they share the cores.")
-    ] = 1,
+    parallel: Parallel = 1,
     voc: Annotated[str | None, _transfer("Pascal VOC 2007", "drawn scenes")] = None,
     coco: Annotated[str | None, _transfer("COCO 2017", "drawn scenes")] = None,
     places: Annotated[str | None, _transfer("Places205", "the classes of --data")] = None,
@@ -108,9 +104,9 @@ def plan(  # noqa: PLR0913 - its options are its interface
     gpus: Annotated[int, typer.Option(metavar="N", help="GPUs per machine.")] = 8,
     launcher: Annotated[
         str | None,
-        typer.Option(metavar="slurm|torchrun", help="Write job files for this launcher."),
+        typer.Option(metavar="NAME", help="Write job files for slurm or torchrun."),
     ] = None,
-    jobs: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the job files.")] = Path(
+    jobs: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the job files.")] = Path(
         "jobs"
     ),
     dry_run: Annotated[

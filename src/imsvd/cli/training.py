@@ -13,7 +13,9 @@ from rich.table import Table
 
 from imsvd.cli.app import (
     Data,
+    Parallel,
     RecipeName,
+    Seeds,
     Sets,
     Splits,
     app,
@@ -136,9 +138,7 @@ def compare(  # noqa: PLR0913 - its options are its interface
             help="Also compare a method with changed settings, under a new name; repeatable.",
         ),
     ] = None,
-    seeds: Annotated[
-        str, typer.Option(metavar="N", help="Number of seeds, or the seeds, such as 0,1,2.")
-    ] = "3",
+    seeds: Seeds = "3",
     lr_factors: Annotated[
         str,
         typer.Option(
@@ -154,9 +154,7 @@ def compare(  # noqa: PLR0913 - its options are its interface
         int | None,
         typer.Option(metavar="N", help="Epochs between the kNN accuracies shown in the plot."),
     ] = None,
-    parallel: Annotated[
-        int, typer.Option(metavar="N", help="Runs to train at the same time; they share the cores.")
-    ] = 1,
+    parallel: Parallel = 1,
     settings: Sets = None,
 ) -> None:
     """Compare methods on the same data with the same backbone, budget and seeds.

@@ -12,13 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imsvd.evaluation.results import read_results
+from imsvd.explanations import PARTS
 from imsvd.explanations.subject import evenly_spaced
 from imsvd.explorer.explained_run import ExplainedRun
 
 MAX_IMAGES = 20_000
 _NOT_CURVES = ("epoch", "step", "seconds", "total_seconds", "peak_memory", "bounds")
-_DRAWN = ("embeddings", "galleries", "grad_cam")
-"""Parts that are only drawn; their numbers tell how much was drawn, not how good the run is."""
 
 
 def training(run: ExplainedRun) -> dict[str, Any]:
@@ -81,18 +80,24 @@ def _headline(run: ExplainedRun) -> Iterator[tuple[tuple[str, str], float | str]
     metrics = run.run.metrics()
     if metrics:
         yield ("run", "epochs"), metrics[-1]["epoch"]
-    for row in run.summary["parts"].get("joint", {}).get("properties", ()):
-        yield ("theorem", row["name"].replace("_", " ")), row["measured"]
-    for part, record in run.summary["parts"].items():
-        for name, value in record.items():
-            if part not in _DRAWN and "images" not in name and _can_be_shown(value):
-                yield (part.replace("_", " "), name.replace("_", " ")), value
+    for name, record in run.summary["parts"].items():
+        # The numbers of parts without tiles tell how much was drawn, not how good the run is.
+        if name in PARTS and PARTS[name].tiles(record):
+            yield from _part(PARTS[name].title, record)
     for result in read_results(run.run.path):
         # The name only: the same data may have been in another folder for the other run.
         group = f"{result.get('protocol')} on {Path(str(result.get('data'))).name}"
         for name, value in result.get("metrics", {}).items():
             if _can_be_shown(value):
                 yield (group, name.replace("_", " ")), value
+
+
+def _part(title: str, record: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], float | str]]:
+    for row in record.get("properties", ()):
+        yield (title, row["name"].replace("_", " ")), row["measured"]
+    for name, value in record.items():
+        if "images" not in name and _can_be_shown(value):
+            yield (title, name.replace("_", " ")), value
 
 
 def _can_be_shown(value: object) -> bool:

@@ -73,13 +73,13 @@ function properties(rows) {
       { class: `property ${row.verdict.replaceAll(" ", "-")}` },
       element("h3", {}, capital(spaced(row.name))),
       element("p", { class: "verdict" }, capital(row.verdict)),
-      element("p", { class: "measured" }, `${decimal(row.measured)} (ideal ${shown(row.ideal)})`),
+      element("p", { class: "measured" }, `${decimal(row.measured)} (predicted ${shown(row.ideal)})`),
     ),
   );
   const details = () =>
     table(
-      "Chance level: the value expected at this sample size and confidence if the property held",
-      ["Property", "Measured as", "Measured", "Ideal", "Chance level", "Verdict"],
+      "By chance: value expected by chance at this sample size and confidence, if the property held",
+      ["Property", "Measured as", "Measured", "Predicted", "By chance", "Verdict"],
       rows.map((row) => [
         capital(spaced(row.name)),
         row.meaning,
