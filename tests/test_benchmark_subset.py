@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.test_api import write_images
+from tests.pretraining.test_pretrain import write_images
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "subset.py"
 

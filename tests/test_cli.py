@@ -18,8 +18,8 @@ from imsvd.recipes import RECIPES
 from tests.datasets.malformed import MALFORMED
 from tests.engine.processes import ENVIRONMENT, saved_step
 from tests.pretraining import tiny
+from tests.pretraining.test_pretrain import write_images
 from tests.pretraining.tiny import CommandLine
-from tests.test_api import write_images
 
 OPTIONS = {
     "": ["--version"],

@@ -14,8 +14,8 @@ from imsvd.errors import InputError
 from imsvd.information import max_probabilities
 from tests.datasets.malformed import MALFORMED
 from tests.export.networks import encoder
+from tests.pretraining.test_pretrain import write_images
 from tests.pretraining.tiny import CommandLine
-from tests.test_api import write_images
 
 
 def read(path: Path) -> pyarrow.Table:
@@ -56,12 +56,13 @@ def test_types_and_metadata(trained: Path, tmp_path: Path) -> None:
     assert schema.metadata[b"run"] == str(trained).encode()
 
 
-def test_many_units_need_wider_codes(tmp_path: Path) -> None:
+def test_many_units_need_wider_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = encoder(size=32, stem="stride_1", options={"channels": [8] * 4, "layers": [1] * 4})
     wide = made.description.model_copy(update={"projector": (16, 303), "units": (300, 3)})
     data, out = write_images(tmp_path / "data", 3), tmp_path / "codes.parquet"
     network = Encoder(wide).eval()
-    codes.write_codes(network, data, out, run="wide")
+    monkeypatch.setattr(codes, "open_encoder", lambda _: network)
+    codes.write_codes("wide", data, out)
     table = read(out)
     assert "uint16" in str(table.schema.field("codes").type)
     source = open_source(data)

@@ -22,8 +22,8 @@ from tests.engine.processes import Running, wait_for_step
 from tests.grid import small
 from tests.grid.forking import GridServer
 from tests.grid.test_runner import Ended
+from tests.pretraining.test_pretrain import write_images
 from tests.pretraining.tiny import CommandLine
-from tests.test_api import write_images
 
 QUIET = Console(quiet=True)
 OTHERS = tuple(name for name in METHODS if name != "imsvd")

@@ -16,8 +16,8 @@ import imsvd
 from imsvd.encoder import open_encoder, results_folder
 from imsvd.errors import InputError
 from imsvd.pretrained import summarize_keys
+from tests.pretraining.test_pretrain import write_images
 from tests.pretraining.tiny import CommandLine
-from tests.test_api import write_images
 
 State = dict[str, Tensor]
 

@@ -6,13 +6,14 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from imsvd.codes import write_codes
     from imsvd.compare import compare_methods
     from imsvd.encoder import Encoder, load, open_encoder
     from imsvd.errors import InputError
     from imsvd.evaluation.protocols import evaluate, evaluate_knn, evaluate_linear_probe
     from imsvd.explanations import explain
     from imsvd.losses.imsvd import IMSVDLoss
-    from imsvd.pretraining.pretrain import pretrain, write_codes
+    from imsvd.pretraining.pretrain import pretrain
 
 __version__ = version("imsvd")
 
@@ -28,7 +29,7 @@ _HOMES = {
     "load": "imsvd.encoder",
     "open_encoder": "imsvd.encoder",
     "pretrain": "imsvd.pretraining.pretrain",
-    "write_codes": "imsvd.pretraining.pretrain",
+    "write_codes": "imsvd.codes",
 }
 
 

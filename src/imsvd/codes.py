@@ -18,15 +18,17 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 
 from imsvd.datasets import ImageSource, open_source
 from imsvd.datasets.sources import Subset
-from imsvd.encoder import Encoder
+from imsvd.encoder import Encoder, open_encoder
 from imsvd.errors import InputError
 from imsvd.evaluation import extract_features
 from imsvd.files import complete_or_absent
 from imsvd.information import codes, max_probabilities, soft_discretize
+from imsvd.progress import progress_bar
 
 SPLITS: dict[str, tuple[Literal["train", "test"], ...]] = {
     "train": ("train",),
@@ -46,26 +48,53 @@ class Written(NamedTuple):
 
 
 def write_codes(
+    run: str | Path,
+    data: str | Path,
+    out: str | Path,
+    *,
+    split: str = "train",
+    embedding: bool = False,
+    console: Console | None = None,
+) -> Written:
+    """Encode the images of `data` and write their codes to the Parquet file `out`, complete or not at all.
+
+    Args:
+        run: a run folder.
+        data: images, as for `open_source`; labels are not needed.
+        out: Parquet file to write.
+        split: train (all images if there is no test split), test or all.
+        embedding: whether to write the features too.
+        console: where to show progress.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    console = console or Console(quiet=True)
+    encoder = open_encoder(run).to(device)
+    with progress_bar(console) as bar:
+        task = bar.add_task("codes", total=None)
+        written = _write(
+            encoder,
+            data,
+            Path(out),
+            run=str(run),
+            split=split,
+            embedding=embedding,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    if written.skipped:
+        console.print(f"[yellow]{written.skipped} unreadable images were skipped.[/yellow]")
+    return written
+
+
+def _write(
     encoder: Encoder,
     data: str | Path,
     out: Path,
     *,
     run: str,
-    split: str = "train",
-    embedding: bool = False,
-    progress: Callable[[int, int], None] | None = None,
+    split: str,
+    embedding: bool,
+    progress: Callable[[int, int], None],
 ) -> Written:
-    """Encode the images of `data` and write their codes to `out`, complete or not at all.
-
-    Args:
-        encoder: encoder with discrete variables.
-        data: images, as for `open_source`.
-        out: Parquet file to write.
-        run: name of the encoder, recorded in the file.
-        split: train (all images if there is no test split), test or all.
-        embedding: whether to write the features too.
-        progress: called with (images done, images in total).
-    """
     arrow, parquet = _require_pyarrow()
     if not encoder.description.units:
         raise InputError(
@@ -84,8 +113,7 @@ def write_codes(
                 columns["split"] = [name] * len(columns["path"])
             writer.write_table(_table(arrow, schema, columns))
             done += len(part)
-            if progress is not None:
-                progress(done, total)
+            progress(done, total)
         if skipped == total:
             raise InputError(f"none of the {total:,} images in {data} can be read.")
     return Written(total - skipped, skipped)

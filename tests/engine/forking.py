@@ -10,7 +10,7 @@ import sys
 import traceback
 
 from imsvd import cli, figures
-from imsvd.pretraining import pretrain as api
+from imsvd.pretraining import pretrain
 
 
 def _run(arguments: list[str], output: str) -> int:
@@ -27,7 +27,7 @@ def _run(arguments: list[str], output: str) -> int:
 
 def serve() -> None:
     """Read (arguments, output file) as JSON lines; answer with the child's id, then its status."""
-    assert api is not None
+    assert pretrain is not None
     assert figures is not None
     for line in sys.stdin:
         arguments, output = json.loads(line)

@@ -27,7 +27,7 @@ from imsvd.evaluation.classification import (
     stratified_draw,
 )
 from tests.datasets.places import write_places
-from tests.test_api import write_images
+from tests.pretraining.test_pretrain import write_images
 
 COSINE = ClassificationSettings(head_lr=0.1)
 STEPS = ClassificationSettings(head_lr=0.1, milestones=(60, 80))

@@ -24,8 +24,8 @@ from imsvd.settings import Settings
 from tests import gloo
 from tests.datasets.places import write_places
 from tests.pretraining import tiny
+from tests.pretraining.test_pretrain import write_images
 from tests.pretraining.tiny import CommandLine
-from tests.test_api import write_images
 
 DOCS = Path(__file__).parents[2] / "docs" / "evaluation"
 

@@ -22,7 +22,7 @@ from tests import gloo
 from tests.engine.test_interruption import assert_same_state
 from tests.evaluation.labeled import FREE, FROZEN, QUIET, evaluate, evaluation, shapes
 from tests.oracles import softmax_regression
-from tests.test_api import write_images
+from tests.pretraining.test_pretrain import write_images
 
 BOTH = pytest.mark.parametrize("settings", [FROZEN, FREE], ids=["frozen", "everything"])
 

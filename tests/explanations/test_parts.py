@@ -19,8 +19,8 @@ from imsvd.datasets.decoding import decode_image
 from imsvd.errors import Interrupted
 from imsvd.explanations import explain, faithfulness, subject
 from imsvd.explanations.parts import PARTS
+from tests.pretraining.test_pretrain import write_images
 from tests.pretraining.tiny import CommandLine
-from tests.test_api import write_images
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from imsvd.explanations.subject import (
 )
 from imsvd.views import batch_views
 from tests.explanations.made_up import UNITS, WithGaps, subject
-from tests.test_api import write_images
+from tests.pretraining.test_pretrain import write_images
 
 EVERY = (JointCollector, PairSample, EncodingsCollector, CropSample)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from imsvd.config import Config
 from tests.pretraining import tiny
-from tests.test_api import write_images
+from tests.pretraining.test_pretrain import write_images
 
 SETTINGS = (*tiny.SETTINGS, "compute.workers=0")
 

@@ -29,7 +29,7 @@ from imsvd.runs import RunFolder
 from imsvd.views import Batch
 from tests.engine.processes import ENVIRONMENT, saved_step
 from tests.pretraining import tiny
-from tests.test_api import write_images
+from tests.pretraining.test_pretrain import write_images
 
 QUIET = Console(quiet=True)
 

@@ -161,9 +161,9 @@ def codes(
     ] = False,
 ) -> None:
     """Write the discrete code of every image, with its confidence, to a Parquet file."""
-    from imsvd.pretraining import pretrain as api  # noqa: PLC0415
+    from imsvd.codes import write_codes  # noqa: PLC0415
 
-    written = api.write_codes(run, data, out, split=split, embedding=embedding, console=console)
+    written = write_codes(run, data, out, split=split, embedding=embedding, console=console)
     print_path(f"Codes of {written.images:,} images", out)
 
 
@@ -189,6 +189,8 @@ def export(
     ] = "features",
 ) -> None:
     """Export an encoder to the format of another tool, and verify it by loading it there."""
-    from imsvd.pretraining import pretrain as api  # noqa: PLC0415
+    from imsvd.encoder import open_encoder  # noqa: PLC0415
+    from imsvd.export import export_encoder  # noqa: PLC0415
 
-    print_path("Exported to", api.export(run, form, out, output_kind=output_kind))
+    path = export_encoder(open_encoder(run), form, out, output_kind=output_kind)
+    print_path("Exported to", path)

@@ -1,4 +1,4 @@
-"""What the command line does, as functions: configure, pretrain, export, write codes."""
+"""`pretrain` and how it arrives at a configuration: recipe, images, memory, overrides."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from imsvd import codes
-from imsvd.codes import Written
 from imsvd.config import Config
 from imsvd.datasets import ImageSource, open_source, small_image_size
 from imsvd.datasets.opening import absolute
-from imsvd.encoder import Encoder, load, open_encoder
-from imsvd.export import export_encoder
+from imsvd.encoder import Encoder, load
 from imsvd.pretraining import train
 from imsvd.pretraining.fitness import fit_to_memory
-from imsvd.progress import progress_bar
 from imsvd.recipes import fit_to_images, override_in_proportion, recipe
 from imsvd.runs import RunFolder
 
@@ -75,54 +71,3 @@ def automatic_config(source: ImageSource, method: str = "imsvd") -> Config:
     else:
         config = recipe("folder-cpu" if on_cpu else "imagenet", method)
     return fit_to_memory(fit_to_images(config, len(source)), len(source))
-
-
-def export(
-    run: str | Path, format_name: str, out: str | Path, *, output_kind: str = "features"
-) -> Path:
-    """Write an encoder in the form another tool reads, checked by loading it there; return where.
-
-    Args:
-        run: a run folder, or a backbone such as "timm:resnet50".
-        format_name: torchvision, timm, detectron2, safetensors or onnx.
-        out: the file, or for timm the new folder.
-        output_kind: what an ONNX graph gives: features, probabilities or codes.
-    """
-    return export_encoder(open_encoder(run), format_name, out, output_kind=output_kind)
-
-
-def write_codes(
-    run: str | Path,
-    data: str | Path,
-    out: str | Path,
-    *,
-    split: str = "train",
-    embedding: bool = False,
-    console: Console | None = None,
-) -> Written:
-    """Write the code of every image of `data` to the Parquet file `out`.
-
-    Args:
-        run: a run folder.
-        data: images; labels are not needed.
-        out: the file; complete or not there.
-        split: train (everything, where there is no test part), test or all.
-        embedding: whether to write the features too.
-        console: where to show progress.
-    """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    console = console or Console(quiet=True)
-    with progress_bar(console) as bar:
-        task = bar.add_task("codes", total=None)
-        written = codes.write_codes(
-            open_encoder(run).to(device),
-            data,
-            Path(out),
-            run=str(run),
-            split=split,
-            embedding=embedding,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )
-    if written.skipped:
-        console.print(f"[yellow]{written.skipped} unreadable images were left out.[/yellow]")
-    return written
