@@ -135,33 +135,23 @@ class _Heads(Benchmark[HeadCase]):
 
     def facts(self, rows: Sequence[Row]) -> dict[str, str]:
         ours, others = ("→".join(map(str, row["widths"])) for row in rows[:2])
-        batch, size, milliseconds = rows[0]["batch"], rows[0]["size"], 1000 * rows[0]["backbone"]
+        batch, milliseconds = rows[0]["batch"], 1000 * rows[0]["backbone"]
         return {
-            "projector and loss": (
-                f"forward and backward of both views of {batch:,} images, including the gradients "
-                f"of the features, without the optimizer; IMSVD's projector is {ours}, the others' "
-                f"{others}"
-            ),
-            "ours": (
-                "the loss that `imsvd pretrain` uses, which compares samples with samples where "
-                "that takes less work; D x D: builds the matrices of the published formulas"
-            ),
+            "projector and loss": f"forward and backward of both views of {batch:,} images, with the "
+            "gradients of the features, without the optimizer; IMSVD's projector is "
+            f"{ours}, the others' {others}",
+            "ours": "the loss that `imsvd pretrain` uses, which compares samples with samples where "
+            "that is less work; D x D: builds the matrices of the published formulas",
             "peak memory": "weights, features, activations and gradients",
-            "accuracy": (
-                "all heads but IMSVD's have the same projector, so the differences between their "
-                "projector times show the measurement error"
-            ),
-            "whole step": (
-                "not measured directly: projector and loss, plus a ResNet-50 backbone at "
-                f"{size} pixels, which takes {milliseconds:,.0f} ms per image (two views, forward "
-                f"and backward) in a batch of {rows[0]['backbone_images']}"
-            ),
-            f"one of {PROCESSES} processes": (
-                f"as in the paper: backbone and projector of {batch // PROCESSES} images (the "
-                f"projector is measured at that size) and the loss of all {batch:,}, which every "
-                "process computes for itself; does not count communication, nor that "
-                "`imsvd pretrain` divides IMSVD's loss between processes"
-            ),
+            "accuracy": "all heads but IMSVD's have the same projector, so its times show the "
+            "measurement error",
+            "whole step": "not measured directly: projector and loss, plus a ResNet-50 at "
+            f"{rows[0]['size']} pixels, which takes {milliseconds:,.0f} ms per image (two views, "
+            f"forward and backward) in a batch of {rows[0]['backbone_images']}",
+            f"one of {PROCESSES} processes": f"as in the paper: backbone and projector of "
+            f"{batch // PROCESSES} images (the projector is measured at that size) and the loss of "
+            f"all {batch:,}, computed by every process; without communication, although "
+            "`imsvd pretrain` divides IMSVD's loss between processes",
             "paper": "its table of running times: 100 epochs on 32 V100",
         }
 

@@ -28,7 +28,7 @@ from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from imsvd.bench.comparison import Benchmark, Case, Column, Contender, Numbers, Ratio, Row
 from imsvd.bench.loss import FORMS
-from imsvd.bench.views import lightly_views
+from imsvd.bench.views import lightly_view
 from imsvd.config import Config, override
 from imsvd.engine.batches import EpochOrder, MemoryBatches
 from imsvd.engine.hardware import keep_freed_memory
@@ -108,7 +108,7 @@ class _PilDataset(Dataset[list[Tensor]]):
 
     def __init__(self, images: Tensor, views: ViewsSettings) -> None:
         self.pixels = images.permute(0, 2, 3, 1).contiguous().numpy()
-        self.views = lightly_views(views)
+        self.views = [lightly_view(view) for view in views.views]
 
     def __len__(self) -> int:
         return len(self.pixels)

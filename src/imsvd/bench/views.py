@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -52,8 +53,6 @@ Pixels = npt.NDArray[np.uint8]
 Items = Files | Pixels
 Pipeline = Callable[[Any], list[Tensor]]
 """Turns a batch of images into one (n, 3, size, size) float32 tensor per view."""
-
-
 Build = Callable[[ViewsSettings, Task], Pipeline]
 
 
@@ -76,17 +75,21 @@ class _InMemory(EncodedSource):
         return ""
 
 
-def _one_by_one(read: Callable[[Any], Any], views: Sequence[Callable[[Any], Any]]) -> Pipeline:
+def _one_by_one(
+    read: Callable[[Any], Any], make_view: Callable[[ViewSettings], Callable[[Any], Any]]
+) -> Build:
     """Return a pipeline that makes views image by image and stacks them, as a loader does."""
 
-    def run(items: Items) -> list[Tensor]:
-        samples = []
-        for item in items:
-            image = read(item)
-            samples.append([view(image) for view in views])
-        return [torch.stack(view) for view in zip(*samples, strict=True)]
+    def build(settings: ViewsSettings, _task: Task) -> Pipeline:
+        views = [make_view(view) for view in settings.views]
 
-    return run
+        def run(items: Items) -> list[Tensor]:
+            samples = [[view(image) for view in views] for image in map(read, items)]
+            return [torch.stack(view) for view in zip(*samples, strict=True)]
+
+        return run
+
+    return build
 
 
 def _ours(settings: ViewsSettings, task: Task) -> Pipeline:
@@ -118,11 +121,6 @@ def _pil_blur(view: ViewSettings) -> Callable[[Image.Image], Image.Image]:
     return blur
 
 
-def _torchvision_pil(settings: ViewsSettings, task: Task) -> Pipeline:
-    del task
-    return _one_by_one(_read_pil, [_pil_view(view) for view in settings.views])
-
-
 def _pil_view(view: ViewSettings) -> Callable[[Any], Any]:
     colors = (view.brightness, view.contrast, view.saturation, view.hue)
     steps = [
@@ -145,11 +143,6 @@ def _read_tensor(item: bytes | Pixels) -> Tensor:
     return torch.from_numpy(item).permute(2, 0, 1)
 
 
-def _torchvision_v2(settings: ViewsSettings, task: Task) -> Pipeline:
-    del task
-    return _one_by_one(_read_tensor, [_v2_view(view) for view in settings.views])
-
-
 def _v2_view(view: ViewSettings) -> Callable[[Any], Any]:
     colors = (view.brightness, view.contrast, view.saturation, view.hue)
     blur = v2.GaussianBlur(blur_kernel_size(view.size), view.blur_sigma)
@@ -166,64 +159,46 @@ def _v2_view(view: ViewSettings) -> Callable[[Any], Any]:
     return v2.Compose(steps)  # type: ignore[no-any-return]
 
 
-def _lightly(settings: ViewsSettings, task: Task) -> Pipeline:
-    del task
-    return _one_by_one(_read_pil, lightly_views(settings))
-
-
-def lightly_views(settings: ViewsSettings) -> list[Callable[[Any], Tensor]]:
-    """Return lightly's transform of each view, from a PIL image to a normalized tensor."""
+def lightly_view(view: ViewSettings) -> Callable[[Any], Any]:
+    """Return lightly's transform from a PIL image to a normalized tensor."""
     from lightly.transforms import byol_transform  # noqa: PLC0415 - an optional package
 
-    return [
-        byol_transform.BYOLView1Transform(
-            input_size=view.size,
-            min_scale=view.crop_scale[0],
-            hf_prob=view.flip_probability,
-            cj_prob=view.jitter_probability,
-            cj_bright=view.brightness,
-            cj_contrast=view.contrast,
-            cj_sat=view.saturation,
-            cj_hue=view.hue,
-            random_gray_scale=view.gray_probability,
-            gaussian_blur=view.blur_probability,
-            sigmas=view.blur_sigma,
-            solarization_prob=view.solarize_probability,
-            normalize={"mean": list(view.mean), "std": list(view.std)},
-        )
-        for view in settings.views
-    ]
+    made: Callable[[Any], Any] = byol_transform.BYOLView1Transform(
+        input_size=view.size,
+        min_scale=view.crop_scale[0],
+        hf_prob=view.flip_probability,
+        cj_prob=view.jitter_probability,
+        cj_bright=view.brightness,
+        cj_contrast=view.contrast,
+        cj_sat=view.saturation,
+        cj_hue=view.hue,
+        random_gray_scale=view.gray_probability,
+        gaussian_blur=view.blur_probability,
+        sigmas=view.blur_sigma,
+        solarization_prob=view.solarize_probability,
+        normalize={"mean": list(view.mean), "std": list(view.std)},
+    )
+    return made
 
 
-def _albumentations(antialias: bool) -> Build:
-    def build(settings: ViewsSettings, task: Task) -> Pipeline:
-        import cv2  # noqa: PLC0415 - an optional package
+def _read_cv2(item: bytes | Pixels) -> Any:
+    import cv2  # noqa: PLC0415 - an optional package
 
-        del task
-        cv2.setNumThreads(0)
-
-        def read(item: bytes | Pixels) -> Any:
-            if not isinstance(item, bytes):
-                return item
-            return cv2.imdecode(np.frombuffer(item, np.uint8), cv2.IMREAD_COLOR_RGB)
-
-        return _one_by_one(read, [_albumentations_view(v, antialias) for v in settings.views])
-
-    return build
+    if not isinstance(item, bytes):
+        return item
+    return cv2.imdecode(np.frombuffer(item, np.uint8), cv2.IMREAD_COLOR_RGB)
 
 
-def _albumentations_view(view: ViewSettings, antialias: bool) -> Callable[[Any], Tensor]:
+def _albumentations_view(area: str | None, view: ViewSettings) -> Callable[[Any], Any]:
     os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # no request to the network on import
     import albumentations as alb  # noqa: PLC0415 - an optional package
+    import cv2  # noqa: PLC0415
     from albumentations.pytorch import ToTensorV2  # noqa: PLC0415
 
+    cv2.setNumThreads(0)
+    size, scale, ratio = (view.size, view.size), view.crop_scale, view.crop_ratio
     steps = [
-        alb.RandomResizedCrop(
-            (view.size, view.size),
-            view.crop_scale,
-            view.crop_ratio,
-            area_for_downscale="image" if antialias else None,
-        ),
+        alb.RandomResizedCrop(size, scale, ratio, area_for_downscale=area),
         alb.HorizontalFlip(p=view.flip_probability),
         alb.ColorJitter(
             *((1 - s, 1 + s) for s in (view.brightness, view.contrast, view.saturation)),
@@ -280,16 +255,21 @@ def _kornia_colors(view: ViewSettings) -> Callable[[Tensor], Tensor]:
     return torch.nn.Sequential(*steps)
 
 
+_ALBUMENTATIONS = ("albumentations", "cv2")
 CONTENDERS: dict[str, Contender[Build]] = {
     "ours": Contender("imsvd", _ours),
-    "torchvision-pil": Contender("torchvision, PIL", _torchvision_pil),
-    "torchvision-v2": Contender("torchvision v2, tensors", _torchvision_v2),
-    "lightly": Contender("lightly", _lightly, ("lightly",)),
+    "torchvision-pil": Contender("torchvision, PIL", _one_by_one(_read_pil, _pil_view)),
+    "torchvision-v2": Contender("torchvision v2, tensors", _one_by_one(_read_tensor, _v2_view)),
+    "lightly": Contender("lightly", _one_by_one(_read_pil, lightly_view), ("lightly",)),
     "albumentations": Contender(
-        "albumentations, aliased", _albumentations(antialias=False), ("albumentations", "cv2")
+        "albumentations, aliased",
+        _one_by_one(_read_cv2, partial(_albumentations_view, None)),
+        _ALBUMENTATIONS,
     ),
     "albumentations-area": Contender(
-        "albumentations, antialiased", _albumentations(antialias=True), ("albumentations", "cv2")
+        "albumentations, antialiased",
+        _one_by_one(_read_cv2, partial(_albumentations_view, "image")),
+        _ALBUMENTATIONS,
     ),
     "kornia": Contender("kornia", _kornia, ("kornia",)),
 }
