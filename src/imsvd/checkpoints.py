@@ -1,8 +1,8 @@
-"""Checkpoints that survive anything: tensors and JSON only, written atomically, hashed.
+"""Checkpoints of tensors and JSON, written atomically and hashed; nothing is ever unpickled.
 
-A checkpoint is one safetensors file holding every tensor of a nested state, with the rest of the
-state as JSON in its header, and beside it the file's SHA-256. Both are written to a temporary
-name, flushed to the disk and renamed, the hash last: a file without its hash was never finished.
+A checkpoint is one safetensors file with every tensor of a nested state; the rest of the state is
+JSON in the file's header. The file's SHA-256 is stored beside it. Both are written under a temporary
+name, flushed to disk and renamed, the hash last: a file without a hash is incomplete.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STATE_KEY = "state"
 FileIdentity = tuple[int, ...]
 
 _known_hashes: dict[FileIdentity, str] = {}
-"""SHA-256 of files that this process has written or read: unchanged, they need not be read again."""
+"""SHA-256 of files that this process has written or read, so that unchanged files are not read again."""
 
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int = 2) -> Path:
@@ -54,7 +54,7 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int = 
 
 
 def load_newest_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return the newest undamaged state, or None, and a sentence for every damaged file passed over."""
+    """Return the newest undamaged state, or None, and one sentence per damaged file that was skipped."""
     complaints: list[str] = []
     for path in _newest_first(folder):
         try:
@@ -74,16 +74,14 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise InputError(f"checkpoint {path} cannot be read: {error.strerror}.") from error
     _known_hashes[identity] = hashlib.sha256(content).hexdigest()
     if _known_hashes[identity] != expected:
-        raise InputError(
-            f"checkpoint {path} is damaged: its SHA-256 is not the one it was saved with."
-        )
+        raise InputError(f"checkpoint {path} is damaged: its SHA-256 does not match.")
     try:
         tensors = load(content)
         header_length = int.from_bytes(content[:8], "little")
         header = json.loads(content[8 : 8 + header_length])
         skeleton = json.loads(header["__metadata__"][STATE_KEY])
     except (SafetensorError, KeyError, ValueError) as error:
-        raise InputError(f"checkpoint {path} is not one of ours: {error}.") from error
+        raise InputError(f"checkpoint {path} was not written by imsvd: {error}.") from error
     state = _unpack(skeleton, tensors)
     assert isinstance(state, dict)
     return state
@@ -105,7 +103,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _identity(path: Path) -> FileIdentity:
-    """Return what changes when a file is written to or replaced."""
+    """Return file attributes that change whenever the file is written or replaced."""
     status = path.stat()
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
@@ -122,7 +120,7 @@ def _newest_first(folder: Path) -> list[Path]:
 
 
 def _pack(value: Any, tensors: dict[str, Tensor]) -> Any:
-    """Move every tensor of `value` into `tensors`, leaving JSON that `_unpack` reverses exactly."""
+    """Move every tensor of `value` into `tensors`; return JSON that `_unpack` reverses exactly."""
     if isinstance(value, Tensor):
         name = str(len(tensors))
         # Cloned because safetensors refuses tensors that share storage.
@@ -153,19 +151,19 @@ def _unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def seed_random_state(seed: int) -> None:
-    """Start every random generator that a network may draw from."""
+    """Seed every random generator that a network may use."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)  # noqa: NPY002 - the global one is meant
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
-    """Let what a step draws, such as dropout or anchors, follow from these three alone."""
+    """Make random draws inside a step, such as dropout or anchors, depend on these three values only."""
     seed_random_state(int(np.random.SeedSequence((seed, step, rank)).generate_state(1)[0]))
 
 
 def random_state() -> dict[str, Any]:
-    """Return the state of every random generator that a network may draw from."""
+    """Return the state of every random generator that a network may use."""
     kind, words, *position = np.random.get_state(legacy=True)  # noqa: NPY002 - the global one is meant
     state: dict[str, Any] = {
         "torch": torch.get_rng_state(),
@@ -178,7 +176,7 @@ def random_state() -> dict[str, Any]:
 
 
 def restore_random_state(state: dict[str, Any]) -> None:
-    """Put back what `random_state` returned."""
+    """Restore the state that `random_state` returned."""
     torch.set_rng_state(state["torch"])
     random.setstate(state["python"])
     kind, words, *position = state["numpy"]

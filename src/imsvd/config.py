@@ -33,7 +33,7 @@ MomentDecay = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OptimizerSettings(Settings):
-    """How the weights move: optimizer, warm-up and cosine decay to a floor."""
+    """Optimizer, warm-up and cosine decay to a floor."""
 
     name: Literal["lars", "sgd", "adamw"] = Field("lars", description="lars, sgd or adamw")
     lr: float = Field(
@@ -50,7 +50,7 @@ class OptimizerSettings(Settings):
     )
     trust_coefficient: float = Field(0.001, gt=0, description="η of LARS")
     trust_clip: bool = Field(
-        False, description="let LARS only lower the learning rate of a layer, never raise it"
+        False, description="let LARS lower the learning rate of a layer but never raise it"
     )
     vector_lr_ratio: float = Field(
         1.0, gt=0, description="learning rate of biases and norms, as a share of that of weights"
@@ -62,19 +62,19 @@ class OptimizerSettings(Settings):
 
 
 class TrainingSettings(Settings):
-    """How long and on how many images at a time."""
+    """Length of training, batch size and online checks."""
 
     epochs: int = Field(
-        100, ge=1, description="passes over the images; the learning rate decays over all of them"
+        100, ge=1, description="passes over the images; the learning rate decays over all epochs"
     )
     batch_size: int = Field(2048, ge=2, description="images per step over all processes together")
-    accumulate_batches: int = Field(
-        1, description="must stay 1: the loss is not a mean over samples"
-    )
+    accumulate_batches: int = Field(1, description="must be 1: the loss is not a mean over samples")
     knn_every: int = Field(
         10, ge=0, description="epochs between online kNN checks when labels exist; 0 = never"
     )
-    knn_samples: int = Field(5000, ge=100, description="most images the online kNN reads per split")
+    knn_samples: int = Field(
+        5000, ge=100, description="largest number of images per split for the online kNN check"
+    )
 
     @field_validator("accumulate_batches")
     @classmethod
@@ -89,24 +89,23 @@ class TrainingSettings(Settings):
 
 
 class ComputeSettings(Settings):
-    """Where it runs. Nothing here changes what is asked for, so a run may resume with other values.
-
-    Rounding differs with device and precision.
-    """
+    """Where the run takes place. A run may resume with other values; only rounding differs."""
 
     accelerator: Literal["auto", "cpu", "gpu", "mps"] = Field(
-        "auto", description="auto, cpu, gpu or mps (Apple); auto takes a GPU where there is one"
+        "auto", description="auto, cpu, gpu or mps (Apple); auto uses a GPU if there is one"
     )
     devices: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto", description="processes per node; one on a CPU unless given"
     )
-    nodes: int = Field(1, ge=1, description="machines; a launcher starts the processes on each")
+    nodes: int = Field(
+        1, ge=1, description="number of machines; a launcher must start the processes on each"
+    )
     precision: Literal["auto", "32-true", "16-mixed", "bf16-mixed"] = Field(
         "auto",
         description="auto: bf16 or fp16 mixed on a GPU, fp32 on a CPU; the loss is always fp32",
     )
     workers: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
-        "auto", description="processes that prepare images"
+        "auto", description="worker processes that prepare images"
     )
     checkpoint_minutes: float = Field(
         10, gt=0, description="minutes between checkpoints inside an epoch"
@@ -121,7 +120,7 @@ class Config(Settings):
         0,
         ge=0,
         lt=2**64,
-        description="of the weights at the start, of views and of the images' order",
+        description="random seed of initial weights, views and image order",
     )
     data: DataSettings = DataSettings()
     backbone: BackboneSettings = BackboneSettings()

@@ -1,13 +1,13 @@
-"""Every collective of the package, and what it means for gradients.
+"""All collectives of the package, and what they mean for gradients.
 
 One convention holds everywhere. A loss of the *global* batch is evaluated identically on every
-rank, and `DistributedDataParallel` averages the gradients of the ranks. What reaches a rank's own
-samples must therefore be `world_size` times their share of the global gradient; the helpers named
-`..._with_gradient` do exactly that. All functions also work when no process group exists: they
-then describe a world of one rank.
+rank, and `DistributedDataParallel` averages the gradients of the ranks. The gradient of a rank's
+own samples must therefore be `world_size` times their share of the global gradient; the functions
+named `..._with_gradient` ensure that. Without a process group, all functions describe a world of
+one rank.
 
-Ranks hold equally many samples, and stacked tensors are ordered by rank. `ReduceOp.AVG` is never
-used (gloo lacks a dependable one): sums are divided here.
+All ranks hold the same number of samples, and stacked tensors are ordered by rank. `ReduceOp.AVG`
+is not used, because gloo's is unreliable: sums are divided here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,33 +25,33 @@ Result = TypeVar("Result")
 
 
 def is_distributed() -> bool:
-    """Whether more than one rank takes part."""
+    """Return whether there is more than one rank."""
     return world_size() > 1
 
 
 def world_size() -> int:
-    """Number of ranks."""
+    """Return the number of ranks."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """Index of this rank."""
+    """Return the index of this rank."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def barrier() -> None:
-    """Wait until every rank has come this far."""
+    """Wait until every rank has reached this point."""
     if is_distributed():
         dist.barrier()
 
 
 def own_slice(length: int) -> slice:
-    """This rank's contiguous part of `length` items; the parts of all ranks cover it once."""
+    """Return this rank's contiguous share of `length` items; the shares cover all items once."""
     return slice(*_share(length, rank()))
 
 
 def share_sizes(length: int) -> list[int]:
-    """How many of `length` items each rank owns, in the order of the ranks."""
+    """Return the share sizes of all ranks for `length` items."""
     return [stop - start for start, stop in (_share(length, r) for r in range(world_size()))]
 
 
@@ -61,7 +61,7 @@ def _share(length: int, owner: int) -> tuple[int, int]:
 
 
 def all_reduce_sum(tensor: Tensor) -> Tensor:
-    """Sum over ranks as a new tensor, outside autograd."""
+    """Return the sum over ranks as a new tensor, outside autograd."""
     result = tensor.detach().clone(memory_format=torch.contiguous_format)
     if is_distributed():
         dist.all_reduce(result)
@@ -79,13 +79,13 @@ def all_gather(tensor: Tensor) -> Tensor:
 
 
 def all_gather_rows(tensor: Tensor) -> Tensor:
-    """Stack `(rows, ...)` of every rank, whose numbers of rows may differ, outside autograd."""
+    """Stack `(rows, ...)` of every rank, outside autograd; ranks may have different numbers of rows."""
     tensor = tensor.detach()
     if not is_distributed():
         return tensor
     counts = all_gather(torch.tensor([len(tensor)], device=tensor.device)).tolist()
     gathered = tensor.new_empty((sum(counts), *tensor.shape[1:]))
-    # Broadcasts straight into place: a gather would pad all to the longest, and hold that too.
+    # Broadcast in place: a gather would pad every part to the longest and hold that copy as well.
     for owner, part in enumerate(torch.split(gathered, counts)):
         if owner == rank():
             part.copy_(tensor)
@@ -95,7 +95,7 @@ def all_gather_rows(tensor: Tensor) -> Tensor:
 
 
 def broadcast(tensor: Tensor, source: int = 0) -> Tensor:
-    """Rank `source`'s tensor on every rank, outside autograd; the others give one of its shape."""
+    """Return the tensor of rank `source` on every rank, outside autograd; shapes must be equal."""
     result = tensor.detach().clone(memory_format=torch.contiguous_format)
     if is_distributed():
         dist.broadcast(result, src=source)
@@ -105,8 +105,7 @@ def broadcast(tensor: Tensor, source: int = 0) -> Tensor:
 def reduce_scatter_sum(tensor: Tensor) -> Tensor:
     """Sum `(world_size * batch, ...)` over ranks and keep this rank's `(batch, ...)`.
 
-    The input may be overwritten. Gloo has no reduce-scatter of its own, so it pays for a whole
-    all-reduce.
+    The input may be overwritten. Gloo has no reduce-scatter: it performs a whole all-reduce.
     """
     if not is_distributed():
         return tensor
@@ -120,7 +119,7 @@ def reduce_scatter_sum(tensor: Tensor) -> Tensor:
 
 
 def columns_to_owners(columns: Tensor, widths: Sequence[int]) -> Tensor:
-    """Turn column ownership into sample ownership by one all-to-all.
+    """Exchange columns of all samples for all columns of this rank's samples, by one all-to-all.
 
     Args:
         columns: `(world_size * batch, own_width)`, this rank's columns for the global batch.
@@ -141,7 +140,7 @@ def columns_to_owners(columns: Tensor, widths: Sequence[int]) -> Tensor:
 
 
 def mean_over_ranks(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Average tensors of any shapes over ranks, for logging; one collective for all of them."""
+    """Average tensors of any shape over ranks with a single collective, for logging."""
     detached = {name: value.detach() for name, value in values.items()}
     if not is_distributed() or not detached:
         return detached
@@ -153,22 +152,22 @@ def mean_over_ranks(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def any_rank(flag: bool, device: torch.device | str = "cpu") -> bool:
-    """Whether `flag` is set on at least one rank; `device` is one the backend can reduce on."""
+    """Return whether `flag` is set on any rank; the backend must be able to reduce on `device`."""
     if not is_distributed():
         return flag
     return bool(all_reduce_sum(torch.tensor(int(flag), device=device)).item())
 
 
 def together(action: Callable[[], Result]) -> Result:
-    """Act on every rank; what fails on one is raised by all, so that none waits for one that gave up.
+    """Run `action` on every rank; if any rank fails, all raise, which avoids a deadlock.
 
-    The action must not communicate.
+    The action must not use collectives.
     """
     result: Result | None = None
     problem: Exception | None = None
     try:
         result = action()
-    except Exception as error:  # whatever it is, the other ranks must hear of it
+    except Exception as error:  # of any kind: the other ranks must not wait
         problem = error
     sentences = gather_lists([] if problem is None else [str(problem)])
     if problem is not None:
@@ -179,12 +178,12 @@ def together(action: Callable[[], Result]) -> Result:
 
 
 def on_first_rank(action: Callable[[], object]) -> None:
-    """Act on rank 0 alone; its failure is that of all ranks."""
+    """Run `action` on rank 0 only; if it fails, all ranks raise."""
     together(action if rank() == 0 else lambda: None)
 
 
 def gather_lists(items: Sequence[Item]) -> list[Item]:
-    """Join the lists of all ranks, in the order of the ranks; items are pickled."""
+    """Concatenate the lists of all ranks in rank order; items are pickled between processes."""
     if not is_distributed():
         return list(items)
     lists: list[list[Item]] = [[] for _ in range(world_size())]
@@ -193,9 +192,9 @@ def gather_lists(items: Sequence[Item]) -> list[Item]:
 
 
 def keep_from_broadcast(model: nn.Module, buffers: Sequence[str]) -> None:
-    """Spare DDP the sending of large `buffers` from rank 0 at every step.
+    """Exclude large `buffers`, named by prefix, from DDP's broadcast at every step.
 
-    For buffers that every rank starts from the same seed and updates alike, named by prefix.
+    For buffers that all ranks initialize from the same seed and update identically.
     """
     names = [name for name, _ in model.named_buffers() if name.startswith(tuple(buffers))]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(  # type: ignore[no-untyped-call]
@@ -204,20 +203,20 @@ def keep_from_broadcast(model: nn.Module, buffers: Sequence[str]) -> None:
 
 
 def all_gather_with_gradient(tensor: Tensor) -> Tensor:
-    """`all_gather` that autograd sees.
+    """Gather like `all_gather`, with gradients.
 
-    Backward sums the gradients of all ranks and returns the own slice: `world_size` times the
-    share of this rank's samples when every rank evaluates the same global loss.
+    The backward pass sums the gradients of all ranks and returns this rank's slice: `world_size`
+    times its samples' share if every rank evaluates the same global loss.
     """
     return _apply(_AllGather, tensor) if is_distributed() else tensor
 
 
 def mean_over_ranks_with_gradient(tensor: Tensor) -> Tensor:
-    """Mean over ranks that autograd sees, for statistics from which every rank computes the same.
+    """Average over ranks with gradients, for statistics that every rank uses in the same way.
 
-    Backward passes the gradient on unchanged: the mean contributes 1 / world_size, which the
-    convention of this module multiplies by `world_size`. A mean that a rank compares with samples
-    of its own, as in centering them, has another gradient on each rank; gather it instead.
+    The backward pass leaves the gradient unchanged: the mean contributes 1 / world_size, which the
+    convention of this module multiplies by `world_size`. A mean that is compared with a rank's own
+    samples, as in centering, has a different gradient on each rank: gather the samples instead.
     """
     return _apply(_MeanOverRanks, tensor) if is_distributed() else tensor
 

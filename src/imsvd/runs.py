@@ -1,16 +1,16 @@
-"""The run folder: the hand-over between training, evaluation and explanation.
+"""The run folder, which connects training, evaluation and explanation.
 
-config.yaml            resolved configuration, can be run again
+config.yaml            resolved configuration; can be run again
 metrics.jsonl          one line per epoch
 tensorboard/           the same for TensorBoard
-checkpoints/           exact resume
+checkpoints/           for resuming exactly
 encoder.safetensors    the trained weights, to share
 encoder.json           how to rebuild the encoder around them
-bad_images.jsonl       images that could not be read, and why
+bad_images.jsonl       unreadable images, with reasons
 training.png           metrics.jsonl drawn, by `imsvd pretrain`
-results.jsonl          what evaluations found
-evaluations/ coco/     classifiers and detectors that evaluations train
-explanations/          what `imsvd explain` found
+results.jsonl          results of evaluations
+evaluations/ coco/     classifiers and detectors trained by evaluations
+explanations/          results of `imsvd explain`
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class RunFolder:
 
     @property
     def has_saved(self) -> bool:
-        """Whether training has saved anything yet: a checkpoint, or an encoder that outlived it."""
+        """Whether training has saved a checkpoint or an encoder yet."""
         return self.encoder_weights.exists() or any(self.checkpoints.glob("step-*"))
 
     def config(self) -> Config:
@@ -83,9 +83,9 @@ class RunFolder:
         return from_yaml(self.config_file.read_text(), str(self.config_file))
 
     def begin(self, config: Config) -> None:
-        """Claim the folder for `config`, or check that the run in it has the same one.
+        """Claim the folder for `config`, or check that the run in it has the same configuration.
 
-        A run that never saved anything may be given other settings: there is nothing to lose.
+        A run that has not saved anything yet may change its settings.
         """
         if self.exists():
             if self.has_saved:
@@ -97,7 +97,7 @@ class RunFolder:
         write_atomically(self.config_file, to_yaml(config).encode())
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Read the epochs so far; a last line torn by a kill is left out."""
+        """Read the epochs so far; a last line cut short by a kill is skipped."""
         if not self.metrics_file.exists():
             return []
         records = []
@@ -109,19 +109,19 @@ class RunFolder:
         return records
 
     def rewrite_metrics(self, records: list[dict[str, Any]]) -> None:
-        """Replace the metrics, as a resumed run does with epochs that it will train again."""
+        """Replace the metrics; a resumed run drops epochs that it trains again."""
         write_atomically(
             self.metrics_file, "".join(json.dumps(record) + "\n" for record in records).encode()
         )
 
 
 def _holds_something(folder: Path) -> bool:
-    # Another rank of the same run may be writing its configuration at this moment.
+    # Another rank of the same run may be writing the configuration right now.
     return any("config.yaml" not in entry.name for entry in folder.iterdir())
 
 
 def _refuse_difference(path: Path, existing: Config, wanted: Config) -> None:
-    """Raise unless both configurations compute the same thing; where it runs may differ."""
+    """Raise unless both configurations are equal except for `compute`."""
     old, new = _flatten(existing), _flatten(wanted)
     for key in sorted(old.keys() | new.keys()):
         if not key.startswith("compute.") and old.get(key) != new.get(key):

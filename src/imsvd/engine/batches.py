@@ -1,8 +1,8 @@
 """Batches of views, step by step, the same on any number of workers and ranks.
 
-The global batch of a step is a slice of the epoch's permutation; a rank takes its contiguous part
-of it. Permutation and augmentation are functions of (seed, epoch, sample index, view) alone, so
-starting at any step gives exactly what an uninterrupted run would have seen.
+The global batch of a step is a slice of the epoch's permutation, and a rank takes a contiguous part
+of it. Permutation and augmentation depend only on (seed, epoch, sample index, view), so training can
+start at any step and see exactly what an uninterrupted run would have seen.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from imsvd.views.samples import takes_fast_path
 Indices = npt.NDArray[np.int64]
 
 ORDER_STREAM = 2**16 - 1
-"""The "view" number whose random stream shuffles the epoch; no real view has it."""
+"""Number of the random stream that shuffles an epoch; no real view has it."""
 
 
 class EpochOrder:

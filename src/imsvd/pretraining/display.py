@@ -1,4 +1,4 @@
-"""The terminal view of a run: a moving bar for the epoch, and one line of numbers when it ends."""
+"""The terminal view of pretraining: a progress bar per epoch and a table with one line per epoch."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TrainingDisplay:
         self.progress.console.print(text, highlight=False)
 
     def begin_epoch(self, epoch: int, done: int, steps: int) -> None:
-        """Start the bar of `epoch`, counted from 1, of which `done` steps are behind us."""
+        """Start the bar of `epoch`, counted from 1, of which `done` steps are complete."""
         self._began = time.monotonic()
         self._began_at = done
         self.progress.reset(
@@ -69,7 +69,7 @@ class TrainingDisplay:
     def end_epoch(
         self, record: Mapping[str, Any], bounds: Mapping[str, Mapping[str, float]]
     ) -> None:
-        """Print the epoch's line, after the head of the table and the bounds where there are new terms."""
+        """Print the epoch's line; print the table's head and bounds first if there are new terms."""
         values = _flat_values(record)
         if not values.keys() <= set(self.columns):
             self._print_head(values, bounds)
@@ -106,7 +106,7 @@ def _flat_values(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _line(label: str, cells: Sequence[str]) -> str:
-    """Set a row so that eleven columns fit into 80 characters."""
+    """Format a row; eleven columns fit into 80 characters."""
     first, *middle, last = cells
     return f"{label:>9}{first:>8}" + "".join(f"{cell:>6}" for cell in middle) + f"{last:>8}"
 

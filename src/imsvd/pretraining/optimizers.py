@@ -13,7 +13,7 @@ from imsvd.methods import Method
 
 
 def build_optimizer(method: Method, config: Config) -> torch.optim.Optimizer:
-    """Build the optimizer; biases and norms are spared weight decay (and, by LARS, adaptation)."""
+    """Build the optimizer; biases and norms are excluded from weight decay and from LARS adaptation."""
     settings = config.optimizer
     groups = _parameter_groups(method, settings)
     lr = config.peak_lr
@@ -43,13 +43,13 @@ def learning_rate(config: Config, step: int, steps_per_epoch: int) -> float:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float, peak_lr: float) -> None:
-    """Give every parameter group its share of `lr`, or of `peak_lr` where the rate stays constant."""
+    """Set every group's learning rate: its share of `lr`, or of `peak_lr` if its rate is constant."""
     for group in optimizer.param_groups:
         group["lr"] = group["lr_ratio"] * (peak_lr if group["constant_lr"] else lr)
 
 
 def _parameter_groups(method: Method, settings: OptimizerSettings) -> list[dict[str, Any]]:
-    """Split the parameters into weights and vectors, and those again by whether their rate is constant."""
+    """Group the parameters by weights or vectors, and by constant or scheduled learning rate."""
     constant = {
         parameter for module in method.constant_lr_modules() for parameter in module.parameters()
     }
