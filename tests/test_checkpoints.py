@@ -184,7 +184,7 @@ def test_a_foreign_file_is_refused_and_never_unpickled(
         content = pickle.dumps(Trap()) if kind == "pickle" else save({"x": torch.zeros(1)})
         path.write_bytes(content)
     write_hash(path)
-    with pytest.raises(InputError, match="not one of ours"):
+    with pytest.raises(InputError, match="not written by imsvd"):
         read_checkpoint(path)
     assert not trap.exists()
 
@@ -197,7 +197,7 @@ def test_a_header_that_is_not_json_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "step-000000001.safetensors"
     path.write_bytes(save({"x": torch.zeros(1)}, metadata={"state": "{"}))
     write_hash(path)
-    with pytest.raises(InputError, match="not one of ours"):
+    with pytest.raises(InputError, match="not written by imsvd"):
         read_checkpoint(path)
 
 
