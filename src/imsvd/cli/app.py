@@ -64,51 +64,52 @@ app.add_typer(evaluate, name="evaluate")
 app.add_typer(bench, name="bench")
 console = Console()
 
+
+def argument(metavar: str, text: str, **settings: Any) -> Any:
+    """Describe an argument."""
+    return typer.Argument(metavar=metavar, help=text, **settings)
+
+
+def option(metavar: str, text: str, *names: str, **settings: Any) -> Any:
+    """Describe an option that takes a value."""
+    return typer.Option(*names, metavar=metavar, help=text, **settings)
+
+
 Data = Annotated[
     str,
-    typer.Argument(
-        metavar="DATA",
-        help="Images: a folder, an archive, or a dataset name (shapes, cifar10, cifar100, stl10).",
+    argument(
+        "DATA",
+        "Images: a folder, an archive, or a dataset name (shapes, cifar10, cifar100, stl10).",
     ),
 ]
 Splits = Annotated[
     str,
-    typer.Argument(
-        metavar="DATA",
-        help="Labeled images: a folder with train/ and test/ (or val/), or a dataset name.",
+    argument(
+        "DATA", "Labeled images: a folder with train/ and test/ (or val/), or a dataset name."
     ),
 ]
-Run = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Run folder, as written by `imsvd pretrain`.")
-]
+Run = Annotated[Path, argument("RUN", "Run folder, as written by `imsvd pretrain`.")]
 Spec = Annotated[
     str,
-    typer.Argument(
-        metavar="RUN",
-        help="Run folder, or another encoder: untrained:RUN, timm:NAME, timm:NAME:random, "
+    argument(
+        "RUN",
+        "Run folder, or another encoder: untrained:RUN, timm:NAME, timm:NAME:random, "
         "timm:NAME:FILE; likewise torchvision:NAME.",
     ),
 ]
 RecipeName = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help="A recipe from `imsvd recipes`. Default: chosen by image size and hardware.",
-    ),
+    option("NAME", "A recipe from `imsvd recipes`. Default: chosen by image size and hardware."),
 ]
-Seeds = Annotated[
-    str, typer.Option(metavar="N", help="Number of seeds, or the seeds themselves, such as 0,1,2.")
-]
-Parallel = Annotated[
-    int, typer.Option(metavar="N", help="Simultaneous runs; they share the cores.")
-]
+Seeds = Annotated[str, option("N", "Number of seeds, or the seeds themselves, such as 0,1,2.")]
+Parallel = Annotated[int, option("N", "Simultaneous runs; they share the cores.")]
 Sets = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Change a setting, such as optimizer.lr=0.3; repeatable. "
+    option(
+        "KEY=VALUE",
+        "Change a setting, such as optimizer.lr=0.3; repeatable. "
         "`imsvd recipes --keys` lists all keys.",
+        "--set",
     ),
 ]
 

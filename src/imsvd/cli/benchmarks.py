@@ -5,29 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from imsvd.cli.app import bench, console, name_list, whole_numbers
+from imsvd.cli.app import argument, bench, console, name_list, option, whole_numbers
 from imsvd.errors import InputError
 
-Repeats = Annotated[
-    int,
-    typer.Option(metavar="N", help="Rounds; each measures every case once, in a fresh process."),
-]
+Repeats = Annotated[int, option("N", "Rounds; each measures every case once, in a fresh process.")]
 Output = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Also write the results to this path, as .json and .md."),
+    Path | None, option("FILE", "Also write the results to this path, as .json and .md.")
 ]
 
 
 @bench.command("loss")
 def bench_loss(
     sizes: Annotated[
-        str, typer.Option(metavar="N,N …", help="Batch sizes and widths to measure.")
+        str, option("N,N …", "Batch sizes and widths to measure.")
     ] = "256,8160 2048,8160 2048,16320 512,65280",
-    ranks: Annotated[
-        str, typer.Option(metavar="N,…", help="Numbers of gloo processes that share the batch.")
-    ] = "1",
+    ranks: Annotated[str, option("N,…", "Numbers of gloo processes that share the batch.")] = "1",
     repeats: Repeats = 3,
     output: Output = None,
 ) -> None:
@@ -39,15 +31,10 @@ def bench_loss(
 
 @bench.command("heads")
 def bench_heads(
-    batch: Annotated[
-        int, typer.Option(metavar="N", help="Images per step, over all processes.")
-    ] = 2048,
+    batch: Annotated[int, option("N", "Images per step, over all processes.")] = 2048,
     widths: Annotated[
         str,
-        typer.Option(
-            metavar="N,… N,…",
-            help="Layer widths of IMSVD's projector, then of VICReg's and Barlow Twins'.",
-        ),
+        option("N,… N,…", "Layer widths of IMSVD's projector, then of VICReg's and Barlow Twins'."),
     ] = "8192,8160 8192,8192,8192",
     repeats: Repeats = 1,
     output: Output = None,
@@ -60,16 +47,11 @@ def bench_heads(
 
 @bench.command("views")
 def bench_views(
-    images: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Folder of full-size JPEG photographs.")
-    ],
+    images: Annotated[Path, argument("FOLDER", "Folder of full-size JPEG photographs.")],
     small: Annotated[
-        Path | None,
-        typer.Option(metavar="FOLDER", help="Folder of small images, such as CIFAR-10."),
+        Path | None, option("FOLDER", "Folder of small images, such as CIFAR-10.")
     ] = None,
-    seconds: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Processor time of one measurement.")
-    ] = 3,
+    seconds: Annotated[float, option("SECONDS", "Processor time of one measurement.")] = 3,
     repeats: Repeats = 3,
     output: Output = None,
 ) -> None:
@@ -81,12 +63,8 @@ def bench_views(
 
 @bench.command("step")
 def bench_step(
-    networks: Annotated[
-        str, typer.Option(metavar="NAME,…", help="Networks: small, resnet18.")
-    ] = "small,resnet18",
-    seconds: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Minimum duration of one measurement.")
-    ] = 5,
+    networks: Annotated[str, option("NAME,…", "Networks: small, resnet18.")] = "small,resnet18",
+    seconds: Annotated[float, option("SECONDS", "Minimum duration of one measurement.")] = 5,
     repeats: Repeats = 3,
     output: Output = None,
 ) -> None:
@@ -98,10 +76,10 @@ def bench_step(
 
 @bench.command("knn")
 def bench_knn(
-    queries: Annotated[int, typer.Option(metavar="N", help="Number of query features.")] = 10_000,
-    bank: Annotated[int, typer.Option(metavar="N", help="Number of features searched.")] = 200_000,
-    width: Annotated[int, typer.Option(metavar="N", help="Width of the features.")] = 512,
-    neighbors: Annotated[int, typer.Option(metavar="N", help="Neighbors per query.")] = 200,
+    queries: Annotated[int, option("N", "Number of query features.")] = 10_000,
+    bank: Annotated[int, option("N", "Number of features searched.")] = 200_000,
+    width: Annotated[int, option("N", "Width of the features.")] = 512,
+    neighbors: Annotated[int, option("N", "Neighbors per query.")] = 200,
     repeats: Repeats = 3,
     output: Output = None,
 ) -> None:

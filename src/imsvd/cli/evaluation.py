@@ -5,22 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
 from rich.table import Table
 
-from imsvd.cli.app import Spec, Splits, console, evaluate
+from imsvd.cli.app import Spec, Splits, argument, console, evaluate, option
 
-Epochs = Annotated[
-    int | None,
-    typer.Option("--epochs", metavar="N", help="Epochs to train. Default: as published."),
-]
+Epochs = Annotated[int | None, option("N", "Epochs to train. Default: as published.", "--epochs")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "KEY=VALUE",
+        "Change a setting of the protocol, such as head_lr=0.1 or compute.devices=2; repeatable.",
         "--set",
-        metavar="KEY=VALUE",
-        help="Change a setting of the protocol, such as head_lr=0.1 or compute.devices=2; "
-        "repeatable.",
     ),
 ]
 
@@ -49,28 +44,25 @@ def evaluate_knn(
     data: Splits,
     k: Annotated[
         list[int] | None,
-        typer.Option(
-            metavar="N", help="Number of neighbors; repeat for several. Default: 20 and 200."
-        ),
+        option("N", "Number of neighbors; repeat for several. Default: 20 and 200."),
     ] = None,
     temperature: Annotated[
-        float,
-        typer.Option(metavar="T", help="Scale of the voting weights, exp(cosine / temperature)."),
+        float, option("T", "Scale of the voting weights, exp(cosine / temperature).")
     ] = 0.07,
     distance: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="cosine or euclidean; euclidean weights are exp(-d²/2/temperature), with d in units "
+        option(
+            "NAME",
+            "cosine or euclidean; euclidean weights are exp(-d²/2/temperature), with d in units "
             "of the features' root mean square length.",
         ),
     ] = "cosine",
     settings: Annotated[
         list[str] | None,
-        typer.Option(
+        option(
+            "KEY=VALUE",
+            "Change a hardware setting, such as compute.devices=2; repeatable.",
             "--set",
-            metavar="KEY=VALUE",
-            help="Change a hardware setting, such as compute.devices=2; repeatable.",
         ),
     ] = None,
 ) -> None:
@@ -98,9 +90,7 @@ def evaluate_linear(
     data: Splits,
     recipe: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="imagenet or cifar10. Default: chosen by the size of the images."
-        ),
+        option("NAME", "imagenet or cifar10. Default: chosen by the size of the images."),
     ] = None,
     epochs: Epochs = None,
     settings: Settings = None,
@@ -121,15 +111,13 @@ def evaluate_finetune(
 def evaluate_semi(
     run: Spec,
     data: Splits,
-    fraction: Annotated[
-        float, typer.Option(metavar="F", help="Fraction of the labels, such as 0.01 or 0.1.")
-    ],
+    fraction: Annotated[float, option("F", "Fraction of the labels, such as 0.01 or 0.1.")],
     names: Annotated[
         Path | None,
-        typer.Option(
+        option(
+            "FILE",
+            "File that lists the labeled images, one name per line. Default: drawn at random.",
             "--list",
-            metavar="FILE",
-            help="File that lists the labeled images, one name per line. Default: drawn at random.",
         ),
     ] = None,
     epochs: Epochs = None,
@@ -145,10 +133,7 @@ def evaluate_semi(
 def evaluate_places205(
     run: Spec,
     data: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DATA", help="Folder with train_places205.csv, val_places205.csv and images."
-        ),
+        Path, argument("DATA", "Folder with train_places205.csv, val_places205.csv and images.")
     ],
     epochs: Epochs = None,
     settings: Settings = None,
@@ -161,14 +146,11 @@ def evaluate_places205(
 def evaluate_voc07(
     run: Spec,
     data: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DATA", help="Folder that contains VOCdevkit/VOC2007, or VOC2007 itself."
-        ),
+        Path, argument("DATA", "Folder that contains VOCdevkit/VOC2007, or VOC2007 itself.")
     ],
     jobs: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Number of processes. Default: one per core."),
+        option("N", "Number of processes. Default: one per core.", min=1),
     ] = None,
 ) -> None:
     """Classify Pascal VOC 2007 with a linear SVM per class (11-point mean average precision)."""
@@ -178,26 +160,17 @@ def evaluate_voc07(
 @evaluate.command("coco")
 def evaluate_coco(
     run: Spec,
-    data: Annotated[
-        Path,
-        typer.Argument(metavar="DATA", help="Folder with annotations/, train2017/ and val2017/."),
-    ],
+    data: Annotated[Path, argument("DATA", "Folder with annotations/, train2017/ and val2017/.")],
     scale: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="full (the paper's 1× schedule) or small. Default: full if there is a GPU.",
-        ),
+        option("NAME", "full (the paper's 1× schedule) or small. Default: full if there is a GPU."),
     ] = None,
     iterations: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Number of iterations; the schedule scales with it."),
+        int | None, option("N", "Number of iterations; the schedule scales with it.")
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Change a setting, such as lr=0.02; repeatable."
-        ),
+        option("KEY=VALUE", "Change a setting, such as lr=0.02; repeatable.", "--set"),
     ] = None,
 ) -> None:
     """Detect and segment objects with Mask R-CNN C4.

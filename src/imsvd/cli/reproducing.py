@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.table import Table
 
-from imsvd.cli.app import Parallel, Seeds, Sets, app, console, print_path, whole_numbers
+from imsvd.cli.app import (
+    Parallel,
+    Seeds,
+    Sets,
+    app,
+    argument,
+    console,
+    option,
+    print_path,
+    whole_numbers,
+)
 
 if TYPE_CHECKING:
     from imsvd.reproduction.experiment import Budget, Setup
@@ -21,20 +31,14 @@ reproduce = typer.Typer(
 )
 app.add_typer(reproduce, name="reproduce")
 
-Names = Annotated[
-    list[str],
-    typer.Argument(metavar="NAME", help="Experiments from `imsvd reproduce list`, or `all`."),
-]
-Store = Annotated[
-    Path,
-    typer.Option(metavar="FOLDER", help="Folder of runs and results; nothing in it is repeated."),
-]
-ImageNet = Annotated[str, typer.Option(metavar="DATA", help="ImageNet, as for `imsvd pretrain`.")]
+Names = Annotated[list[str], argument("NAME", "Experiments from `imsvd reproduce list`, or `all`.")]
+Store = Annotated[Path, option("FOLDER", "Folder of runs and results; nothing in it is repeated.")]
+ImageNet = Annotated[str, option("DATA", "ImageNet, as for `imsvd pretrain`.")]
 STORE = Path("runs/reproduction")
 
 
 def _transfer(name: str, default: str) -> Any:
-    return typer.Option(metavar="DATA", help=f"{name}, for `transfer`. Default: {default}.")
+    return option("DATA", f"{name}, for `transfer`. Default: {default}.")
 
 
 Voc = Annotated[str | None, _transfer("Pascal VOC 2007", "voc2007")]
@@ -59,16 +63,13 @@ def run(  # noqa: PLR0913 - its options are its interface
     *,
     data: Annotated[
         str,
-        typer.Option(
-            metavar="DATA",
-            help="Labeled images: a folder with train/ and test/ (or val/), or a dataset name.",
+        option(
+            "DATA", "Labeled images: a folder with train/ and test/ (or val/), or a dataset name."
         ),
     ],
     out: Store = STORE,
     seeds: Seeds = "2",
-    epochs: Annotated[
-        int, typer.Option(metavar="N", help="Epochs for every 100 of the paper.")
-    ] = 4,
+    epochs: Annotated[int, option("N", "Epochs for every 100 of the paper.")] = 4,
     parallel: Parallel = 1,
     voc: Annotated[str | None, _transfer("Pascal VOC 2007", "drawn scenes")] = None,
     coco: Annotated[str | None, _transfer("COCO 2017", "drawn scenes")] = None,
@@ -97,18 +98,13 @@ def plan(  # noqa: PLR0913 - its options are its interface
     data: ImageNet = "imagenet",
     out: Store = STORE,
     seeds: Seeds = "1",
-    epochs: Annotated[
-        int, typer.Option(metavar="N", help="Epochs for every 100 of the paper.")
-    ] = 100,
-    nodes: Annotated[int, typer.Option(metavar="N", help="Machines per run.")] = 4,
-    gpus: Annotated[int, typer.Option(metavar="N", help="GPUs per machine.")] = 8,
+    epochs: Annotated[int, option("N", "Epochs for every 100 of the paper.")] = 100,
+    nodes: Annotated[int, option("N", "Machines per run.")] = 4,
+    gpus: Annotated[int, option("N", "GPUs per machine.")] = 8,
     launcher: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Write job files for slurm or torchrun."),
+        str | None, option("NAME", "Write job files for slurm or torchrun.")
     ] = None,
-    jobs: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the job files.")] = Path(
-        "jobs"
-    ),
+    jobs: Annotated[Path, option("FOLDER", "Folder for the job files.")] = Path("jobs"),
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -145,29 +141,20 @@ def plan(  # noqa: PLR0913 - its options are its interface
 def collect(  # noqa: PLR0913 - its options are its interface
     names: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="NAME",
-            help="Experiments. Default: all with runs in the store.",
-            show_default=False,
-        ),
+        argument("NAME", "Experiments. Default: all with runs in the store.", show_default=False),
     ] = None,
     *,
     data: ImageNet = "imagenet",
     out: Store = STORE,
     seeds: Seeds = "1",
-    epochs: Annotated[
-        int, typer.Option(metavar="N", help="Epochs for every 100 of the paper.")
-    ] = 100,
+    epochs: Annotated[int, option("N", "Epochs for every 100 of the paper.")] = 100,
     voc: Voc = None,
     coco: Coco = None,
     places: Places = None,
     settings: Sets = None,
     write_docs: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Also write a page of all results in the store, small scale included.",
-        ),
+        option("FILE", "Also write a page of all results in the store, small scale included."),
     ] = None,
 ) -> None:
     """Make tables and plots of finished runs at the paper's scale.

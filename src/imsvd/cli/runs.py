@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from typer.core import TyperCommand
 
-from imsvd.cli.app import Data, Run, Spec, app, console, name_list, print_path
+from imsvd.cli.app import Data, Run, Spec, app, argument, console, name_list, option, print_path
 from imsvd.errors import InputError
 
 
@@ -44,13 +44,8 @@ def info(run: Run) -> None:
 
 @app.command()
 def results(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN", help="Run folders, or folders below results/."),
-    ],
-    form: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="text, markdown, csv or json.")
-    ] = "text",
+    runs: Annotated[list[Path], argument("RUN", "Run folders, or folders below results/.")],
+    form: Annotated[str, option("FORMAT", "text, markdown, csv or json.", "--format")] = "text",
 ) -> None:
     """Show the latest result of every protocol, next to the paper's for the same setting."""
     from imsvd.evaluation.results import results_table  # noqa: PLC0415
@@ -64,9 +59,9 @@ class _ExplainCommand(TyperCommand):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         from imsvd.explanations import PARTS  # noqa: PLC0415
 
-        for option in self.params:
-            if option.name == "only":
-                option.help = f"Parts to make: {', '.join(PARTS)}. Default: all."  # type: ignore[attr-defined]
+        for parameter in self.params:
+            if parameter.name == "only":
+                parameter.help = f"Parts to make: {', '.join(PARTS)}. Default: all."  # type: ignore[attr-defined]
         super().format_help(ctx, formatter)
 
 
@@ -75,10 +70,9 @@ def explain(
     run: Run,
     data: Data,
     split: Annotated[
-        str,
-        typer.Option(metavar="SPLIT", help="train (all images if there is no test split) or test."),
+        str, option("SPLIT", "train (all images if there is no test split) or test.")
     ] = "train",
-    only: Annotated[str, typer.Option(metavar="PART,…", help="Parts to make.")] = "",
+    only: Annotated[str, option("PART,…", "Parts to make.")] = "",
 ) -> None:
     """Measure and draw what each variable and unit responds to, and write a report.
 
@@ -95,26 +89,18 @@ def explain(
 
 @app.command()
 def explore(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN", help="Run folders that `imsvd explain` has explained."),
-    ],
-    host: Annotated[
-        str, typer.Option(metavar="ADDRESS", help="Address to listen on.")
-    ] = "127.0.0.1",
+    runs: Annotated[list[Path], argument("RUN", "Run folders that `imsvd explain` has explained.")],
+    host: Annotated[str, option("ADDRESS", "Address to listen on.")] = "127.0.0.1",
     port: Annotated[
         int,
-        typer.Option(metavar="N", help="Port to listen on; 0 picks a free one.", min=0, max=65535),
+        option("N", "Port to listen on; 0 picks a free one.", min=0, max=65535),
     ] = 8000,
     allow_network: Annotated[
         bool,
         typer.Option("--allow-network", help="Accept remote connections that present the token."),
     ] = False,
     token: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TOKEN", help="Access token; generated automatically with --allow-network."
-        ),
+        str | None, option("TOKEN", "Access token; generated automatically with --allow-network.")
     ] = None,
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Print the address without opening a browser.")
@@ -149,12 +135,9 @@ def explore(
 def codes(
     run: Spec,
     data: Data,
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Parquet file to write.")],
+    out: Annotated[Path, option("FILE", "Parquet file to write.")],
     split: Annotated[
-        str,
-        typer.Option(
-            metavar="SPLIT", help="train (all images if there is no test split), test or all."
-        ),
+        str, option("SPLIT", "train (all images if there is no test split), test or all.")
     ] = "train",
     embedding: Annotated[
         bool, typer.Option("--embedding", help="Also write the features.")
@@ -170,22 +153,12 @@ def codes(
 @app.command()
 def export(
     run: Spec,
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="File to write; for timm, a new folder.")
-    ],
+    out: Annotated[Path, option("FILE", "File to write; for timm, a new folder.")],
     form: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            metavar="FORMAT",
-            help="torchvision, timm, detectron2, safetensors or onnx.",
-        ),
+        str, option("FORMAT", "torchvision, timm, detectron2, safetensors or onnx.", "--format")
     ],
     output_kind: Annotated[
-        str,
-        typer.Option(
-            metavar="KIND", help="Output of an ONNX graph: features, probabilities or codes."
-        ),
+        str, option("KIND", "Output of an ONNX graph: features, probabilities or codes.")
     ] = "features",
 ) -> None:
     """Export an encoder to the format of another tool, and verify it by loading it there."""

@@ -19,8 +19,10 @@ from imsvd.cli.app import (
     Sets,
     Splits,
     app,
+    argument,
     console,
     name_list,
+    option,
     print_path,
     whole_numbers,
 )
@@ -29,9 +31,9 @@ from imsvd.errors import InputError
 
 @app.command()
 def demo(
-    out: Annotated[
-        Path, typer.Option(metavar="RUN", help="Run folder; an interrupted demo is resumed.")
-    ] = Path("runs/demo"),
+    out: Annotated[Path, option("RUN", "Run folder; an interrupted demo is resumed.")] = Path(
+        "runs/demo"
+    ),
     settings: Sets = None,
 ) -> None:
     """Train on built-in images for a few minutes and show what was learned."""
@@ -42,12 +44,9 @@ def demo(
 
 @app.command()
 def recipes(
-    name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Recipe to show in full.")
-    ] = None,
+    name: Annotated[str | None, argument("NAME", "Recipe to show in full.")] = None,
     method: Annotated[
-        str | None,
-        typer.Option(metavar="METHOD", help="With NAME: show the recipe for this method."),
+        str | None, option("METHOD", "With NAME: show the recipe for this method.")
     ] = None,
     keys: Annotated[
         bool, typer.Option("--keys", help="List every key that --set accepts, with its meaning.")
@@ -85,13 +84,10 @@ def _print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
 @app.command()
 def pretrain(
     data: Data,
-    out: Annotated[
-        Path, typer.Option(metavar="RUN", help="Run folder; an interrupted run is resumed.")
-    ],
+    out: Annotated[Path, option("RUN", "Run folder; an interrupted run is resumed.")],
     recipe: RecipeName = None,
     method: Annotated[
-        str | None,
-        typer.Option(metavar="METHOD", help="Training method. Default: the recipe's."),
+        str | None, option("METHOD", "Training method. Default: the recipe's.")
     ] = None,
     settings: Sets = None,
 ) -> None:
@@ -119,40 +115,31 @@ def compare(  # noqa: PLR0913 - its options are its interface
     data: Splits,
     *,
     out: Annotated[
-        Path,
-        typer.Option(
-            metavar="FOLDER", help="Folder for runs and results; finished runs are not repeated."
-        ),
+        Path, option("FOLDER", "Folder for runs and results; finished runs are not repeated.")
     ],
     recipe: RecipeName = None,
     methods: Annotated[
-        str,
-        typer.Option(
-            metavar="METHOD,…", help="Methods to compare. Default: all, or only the variants."
-        ),
+        str, option("METHOD,…", "Methods to compare. Default: all, or only the variants.")
     ] = "",
     variant: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=METHOD,KEY=VALUE,…",
-            help="Also compare a method with changed settings, under a new name; repeatable.",
+        option(
+            "NAME=METHOD,KEY=VALUE,…",
+            "A method with changed settings, compared under a new name; repeatable.",
         ),
     ] = None,
     seeds: Seeds = "3",
     lr_factors: Annotated[
         str,
-        typer.Option(
-            metavar="F,…",
-            help="Factors of each method's learning rate to try; the best one is selected on "
+        option(
+            "F,…",
+            "Factors of each method's learning rate to try; the best one is selected on "
             "held-out training images.",
         ),
     ] = "0.33,1,3",
-    epochs: Annotated[
-        int | None, typer.Option(metavar="N", help="Epochs per run. Default: the recipe's.")
-    ] = None,
+    epochs: Annotated[int | None, option("N", "Epochs per run. Default: the recipe's.")] = None,
     knn_every: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Epochs between the kNN accuracies shown in the plot."),
+        int | None, option("N", "Epochs between the kNN accuracies shown in the plot.")
     ] = None,
     parallel: Parallel = 1,
     settings: Sets = None,
@@ -193,17 +180,13 @@ def _factors(text: str) -> tuple[float, ...]:
 
 @app.command()
 def scenes(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Folder to create, or to complete.")
-    ],
-    layout: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="coco or voc.")
-    ] = "coco",
+    folder: Annotated[Path, argument("FOLDER", "Folder to create, or to complete.")],
+    layout: Annotated[str, option("FORMAT", "coco or voc.", "--format")] = "coco",
     images: Annotated[
-        int, typer.Option(metavar="N", help="Training scenes; half as many are added for testing.")
+        int, option("N", "Training scenes; half as many are added for testing.")
     ] = 500,
-    size: Annotated[int, typer.Option(metavar="N", help="Side of the images in pixels.")] = 128,
-    seed: Annotated[int, typer.Option(metavar="N", help="Random seed.")] = 0,
+    size: Annotated[int, option("N", "Side of the images in pixels.")] = 128,
+    seed: Annotated[int, option("N", "Random seed.")] = 0,
 ) -> None:
     """Draw a small detection dataset, to try `evaluate coco` and `evaluate voc07`."""
     from imsvd.datasets.drawn.scene_files import write_scenes  # noqa: PLC0415
