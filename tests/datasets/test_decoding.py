@@ -245,7 +245,7 @@ def test_memory_running_out_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None
     def exhausted(image: Image.Image) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("imsvd.datasets.decoding._upright", exhausted)
+    monkeypatch.setattr("imsvd.datasets.decoding._to_rgb", exhausted)
     with pytest.raises(UnreadableImage, match="not enough memory"):
         decode_image(encoded(picture(), "PNG"), "x")
 

@@ -48,15 +48,6 @@ _SIGNATURES = {
     b"GIF8": "GIF",
 }
 _ORIENTATION_TAG = 0x0112
-_TRANSPOSITIONS = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
 
 _REASONS: dict[type[BaseException], str] = {
     FileNotFoundError: "missing file",
@@ -111,9 +102,10 @@ def decode_image(data: bytes | Path, identity: str) -> Tensor:
     """
     with _opened(data, identity) as image:
         image.load()
-        upright = _upright(image)
-        pixels = np.array(_to_rgb(upright))
-    return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+        # Read after loading: Pillow rotates TIFFs itself while loading and then drops the tag.
+        orientation = _orientation(image)
+        pixels = _upright(np.array(_to_rgb(image)), orientation)
+    return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
 
 
 def read_image_size(data: bytes | Path, identity: str) -> tuple[int, int]:
@@ -130,7 +122,8 @@ def _opened(data: bytes | Path, identity: str) -> Iterator[Image.Image]:
     """Open an image and check its size; any error in the body becomes `UnreadableImage`."""
     kind = ""
     try:
-        with _quiet_pillow, _stream(data) as stream:
+        opened = io.BytesIO(data) if isinstance(data, bytes) else data.open("rb")
+        with _quiet_pillow, opened as stream:
             kind = _sniff(stream)
             with Image.open(stream, formats=_FORMATS) as image:
                 if image.width * image.height > MAX_PIXELS:
@@ -140,10 +133,6 @@ def _opened(data: bytes | Path, identity: str) -> Iterator[Image.Image]:
     # struct.error, IndexError, zlib.error, …
     except Exception as error:
         raise UnreadableImage(identity, _reason(error, kind)) from error
-
-
-def _stream(data: bytes | Path) -> BinaryIO:
-    return io.BytesIO(data) if isinstance(data, bytes) else data.open("rb")
 
 
 def _sniff(stream: BinaryIO) -> str:
@@ -176,13 +165,17 @@ def _orientation(image: Image.Image) -> int:
         orientation = image.getexif().get(_ORIENTATION_TAG, 1)
     except Exception:  # like the image parsers, it raises almost anything
         return 1
-    return orientation if orientation in _TRANSPOSITIONS else 1
+    return orientation if orientation in range(2, 9) else 1
 
 
-def _upright(image: Image.Image) -> Image.Image:
-    # Called after loading: Pillow rotates TIFFs itself while loading and then drops the tag.
-    orientation = _orientation(image)
-    return image if orientation == 1 else image.transpose(_TRANSPOSITIONS[orientation])
+def _upright(pixels: NDArray[Any], orientation: int) -> Pixels:
+    """Rotate (height, width, 3) pixels upright without copying."""
+    if orientation >= 5:
+        pixels = pixels.transpose(1, 0, 2)
+    # The axes that remain to be mirrored after the transposition:
+    mirror_rows = orientation in (3, 4, 7, 8)
+    mirror_columns = orientation in (2, 3, 6, 7)
+    return pixels[:: -1 if mirror_rows else 1, :: -1 if mirror_columns else 1]
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
@@ -367,19 +360,9 @@ def decode_rows(jpeg: PlainJpeg, bottom: int, reduction: int = 1) -> Pixels:
         raise NotPlainError from error
     if pixels.shape[:2] != size:
         raise NotPlainError
-    return _upright_pixels(pixels, jpeg.orientation)
+    return _upright(pixels, jpeg.orientation)
 
 
 def _with_height(jpeg: PlainJpeg, height: int) -> bytes:
     at = jpeg.frame + 5
     return b"".join((jpeg.data[:at], height.to_bytes(2, "big"), jpeg.data[at + 2 :]))
-
-
-def _upright_pixels(pixels: NDArray[Any], orientation: int) -> Pixels:
-    """Rotate (height, width, 3) pixels upright without copying."""
-    if orientation >= 5:
-        pixels = pixels.transpose(1, 0, 2)
-    # The axes that remain to be mirrored after the transposition:
-    mirror_rows = orientation in (3, 4, 7, 8)
-    mirror_columns = orientation in (2, 3, 6, 7)
-    return pixels[:: -1 if mirror_rows else 1, :: -1 if mirror_columns else 1]

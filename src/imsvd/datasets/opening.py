@@ -5,7 +5,7 @@ import glob
 import itertools
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from imsvd.datasets.archives import open_tars, open_zip, refuse_compressed
@@ -204,14 +204,13 @@ def expand_pattern(pattern: str) -> list[Path]:
     return files
 
 
-def _expand_braces(pattern: str) -> "itertools.chain[str]":
+def _expand_braces(pattern: str) -> Iterator[str]:
     match = _BRACES.search(pattern)
     if match is None:
-        return itertools.chain([pattern])
-    before, after = pattern[: match.start()], pattern[match.end() :]
-    return itertools.chain.from_iterable(
-        _expand_braces(before + choice + after) for choice in _choices(match[1])
-    )
+        yield pattern
+        return
+    for choice in _choices(match[1]):
+        yield from _expand_braces(pattern[: match.start()] + choice + pattern[match.end() :])
 
 
 def _choices(inside: str) -> list[str]:

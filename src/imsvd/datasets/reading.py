@@ -185,11 +185,7 @@ def load_into_memory(
 ) -> Tensor | None:
     """Read all images in several threads, replacing bad ones as `read_or_replace` does.
 
-    Args:
-        source: the images.
-        quarantine: receives the bad images; may raise `InputError`.
-        size: side of the images; by default that of `small_image_size`.
-        progress: called with (done, total).
+    `size` is their side, by default that of `small_image_size`; `progress` gets (done, total).
 
     Returns:
         uint8 (n, 3, size, size), or None if an image has another size or they are too large; then

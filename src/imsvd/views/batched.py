@@ -155,13 +155,7 @@ def crop_planes(images: Tensor, parameters: ViewParameters, settings: ViewSettin
 
 
 def blur_(planes: Tensor, rows: Tensor, matrices: Tensor) -> None:
-    """Blur some samples in place.
-
-    Args:
-        planes: (3, n, size, size).
-        rows: (m,) int64, ascending, the samples to blur.
-        matrices: (m, size, size), one per blurred sample.
-    """
+    """Blur the samples `rows`, (m,) ascending, of (3, n, size, size) with (m, size, size) matrices."""
     everyone = len(rows) == planes.shape[1]
     for plane in planes:
         sharp = plane if everyone else plane.index_select(0, rows)
@@ -297,12 +291,7 @@ def gray_of(planes: Tensor) -> Tensor:
 
 
 def blend_(planes: Tensor, weights: Tensor) -> None:
-    """Apply brightness, contrast or saturation, depending on the weights.
-
-    Args:
-        planes: (3, n, pixels).
-        weights: (3, n, 1) of the image, of its gray image, of its mean gray.
-    """
+    """Blend (3, n, pixels) with the weights (3, n, 1) of the image, its gray image, its mean gray."""
     gray = gray_of(planes)
     mean = gray.mean(dim=1, keepdim=True)
     offset = torch.addcmul(mean.mul_(weights[2]), gray, weights[1])
@@ -310,15 +299,11 @@ def blend_(planes: Tensor, weights: Tensor) -> None:
 
 
 def shift_hue_(planes: Tensor, turns: Tensor) -> None:
-    """Rotate the hue on the HSV hexagon, keeping saturation and value.
+    """Rotate the hue by (n, 1) turns on the HSV hexagon, keeping saturation and value.
 
     With the channels scaled so that the smallest is 0 and the largest 1, hue in sixths of a turn is
     ±(1 + green + blue - red), negative if blue exceeds green, and each channel is a trapezoid
     function of the hue. This equals the usual table of six cases.
-
-    Args:
-        planes: (3, n, pixels).
-        turns: (n, 1) in [-0.5, 0.5].
     """
     red, green, blue = planes.unbind()
     darkest = torch.amin(planes, dim=0)
@@ -337,12 +322,7 @@ def shift_hue_(planes: Tensor, turns: Tensor) -> None:
 
 
 def jitter_(planes: Tensor, plan: JitterPlan) -> None:
-    """Apply all four operations of color jitter, to each sample in its own order.
-
-    Args:
-        planes: (3, n, pixels), the samples in the order of `plan.permutation`.
-        plan: of the same samples.
-    """
+    """Apply color jitter to (3, n, pixels), whose samples are in the order of `plan.permutation`."""
     if not plan.jittered:
         return
     blends = torch.from_numpy(plan.blends).to(planes.device)

@@ -39,16 +39,10 @@ _LEAST_WEIGHT = 1 / 1024
 def crop_view(
     image: Pixels, box: tuple[int, int, int, int], settings: ViewSettings, reduction: int = 1
 ) -> Pixels:
-    """Crop and resize, antialiased.
+    """Crop and resize an image to (size, size, 3), antialiased.
 
-    Args:
-        image: (height, width, 3), at 1 / `reduction` of the size that `box` refers to.
-        box: top, left, height and width of the crop.
-        settings: of the view.
-        reduction: factor by which the image was decoded smaller.
-
-    Returns:
-        (size, size, 3).
+    The image is (height, width, 3), decoded at 1 / `reduction` of the size that `box` (top, left,
+    height, width) refers to.
     """
     top, left, height, width = box
     size = settings.size
@@ -187,17 +181,10 @@ def solarize(view: Pixels) -> Pixels:
 def make_photograph_view(
     image: Pixels, parameters: ViewParameters, i: int, settings: ViewSettings, reduction: int = 1
 ) -> Pixels:
-    """Make one view of one image, within a few levels of `make_levels`.
+    """Make the view (size, size, 3) of sample i, within a few levels of `make_levels`.
 
-    Args:
-        image: (height, width, 3), at 1 / `reduction` of the size the parameters were drawn for.
-        parameters: of several samples.
-        i: position of this image among them.
-        settings: of the view.
-        reduction: factor by which the image was decoded smaller.
-
-    Returns:
-        (size, size, 3).
+    The image is (height, width, 3), decoded at 1 / `reduction` of the size for which the
+    parameters were drawn.
     """
     top, left, height, width = (int(side[i]) for side in parameters[:4])
     view = crop_view(image, (top, left, height, width), settings, reduction)

@@ -46,18 +46,11 @@ def write_scenes(
     layout: str = "coco",
     console: Console | None = None,
 ) -> Path:
-    """Write scenes into `folder` and return its path.
+    """Write `images` training scenes and half as many test scenes into a new or empty folder.
 
     Repeating an interrupted call completes the folder; repeating a finished one changes nothing.
-
-    Args:
-        folder: a new or empty folder, or one written by the same call.
-        images: number of training scenes; half as many test scenes are added.
-        size: side of the images in pixels.
-        seed: selects the scenes.
-        layout: "coco" for `train/`, `val/` and `annotations/instances_*.json`; "voc" for
-            `VOCdevkit/VOC2007`.
-        console: where to show progress.
+    The layout is "coco" (`train/`, `val/` and `annotations/instances_*.json`) or "voc"
+    (`VOCdevkit/VOC2007`). Returns the folder.
     """
     root = Path(folder).expanduser()
     wanted = {"layout": layout, "images": images, "size": size, "seed": seed}
@@ -89,7 +82,12 @@ def _claim(root: Path, wanted: dict[str, Any]) -> bool:
     """Return whether `root` is complete already; else claim it, or raise `InputError`."""
     description = root / _DESCRIPTION
     if description.is_file():
-        found = _read_description(description)
+        try:
+            found = dict(json.loads(description.read_bytes()))
+        except (OSError, ValueError, TypeError) as error:
+            raise InputError(
+                f"{description} is damaged; delete its folder or choose another one."
+            ) from error
         for name, value in wanted.items():
             if found.get(name) != value:
                 raise InputError(
@@ -101,16 +99,6 @@ def _claim(root: Path, wanted: dict[str, Any]) -> bool:
         raise InputError(f"{root} exists and is not an empty folder; choose a new folder.")
     _write(description, _json(wanted | {"complete": False}))
     return False
-
-
-def _read_description(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        found = None
-    if not isinstance(found, dict):
-        raise InputError(f"{path} is damaged; delete its folder or choose another one.")
-    return found
 
 
 def _write_coco(root: Path, images: int, drawn: _Drawn) -> None:
