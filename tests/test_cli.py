@@ -14,6 +14,7 @@ import typer
 from imsvd import cli
 from imsvd.cli.app import PANELS
 from imsvd.explanations import PARTS
+from imsvd.methods import METHODS
 from imsvd.recipes import RECIPES
 from tests.datasets.malformed import MALFORMED
 from tests.engine.processes import ENVIRONMENT, saved_step
@@ -79,7 +80,7 @@ OPTIONS = {
         "--write-docs",
     ],
     "scenes": ["folder", "--format", "--images", "--size", "--seed"],
-    "recipes": ["name", "--method", "--keys"],
+    "recipes": ["name", "--method", "--keys", "--table"],
     "info": ["run"],
     "export": ["run", "--out", "--format", "--output-kind"],
     "codes": ["run", "data", "--out", "--split", "--embedding"],
@@ -159,6 +160,15 @@ def test_recipes_are_listed_with_their_commands(command: CommandLine) -> None:
     for name in RECIPES:
         assert f"\n{name}\n" in f"\n{command.out}"
     assert command.out.count("Command: ") == len(RECIPES)
+
+
+def test_rows_of_other_methods_are_listed_with_changes_and_provenance(command: CommandLine) -> None:
+    assert command(["recipes", "--table"]) == 0
+    rows = [line.split("\t") for line in command.out.splitlines()]
+    assert len(rows) == 3 * (len(METHODS) - 1)
+    assert all(provenance for _, _, provenance in rows)
+    changes = {row: text for row, text, _ in rows}
+    assert changes["vicreg imagenet"] == "optimizer.lr=0.3 training.batch_size=512"
 
 
 def test_a_recipe_is_shown_as_yaml_and_keys_with_their_meaning(command: CommandLine) -> None:

@@ -1,7 +1,8 @@
 """Records what training computes: the loss of every step and the weights at the end.
 
-`python -m tests.traces.recording` trains everything in `TRACES` and rewrites recorded.json. Do that only
-where a change of numbers is meant; a refactoring must leave the file as it is.
+`python -m tests.traces.recording NAME` trains the trace NAME, such as a new method, and adds it to
+recorded.json; without a name it records everything anew. Replace a recorded trace only if a change of numbers
+is intended; a refactoring must leave the file as it is.
 
 Everything goes through the command line and `Fabric.backward`, so that a trace does not depend on how the
 code between them is arranged.
@@ -26,6 +27,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from imsvd import cli
+from imsvd.methods import METHODS
 
 RECORDED = Path(__file__).parent / "recorded.json"
 
@@ -54,6 +56,7 @@ TINY = (
     "training.knn_every=0",
     "compute.accelerator=cpu",
 )
+# As recorded; a method added later is recorded in its own smallest form.
 SMALL_HEADS = {
     "imsvd": ("method.projector=[32, 32]", "method.units=4"),
     "npid": ("method.projector=[16]", "method.num_negatives=6"),
@@ -116,10 +119,27 @@ DETECTOR = (
 )
 RUN = pretraining("shapes:160", "shapes", "imsvd", *TINY, *SMALL_HEADS["imsvd"])
 
+
+def smallest_heads(method: str) -> tuple[str, ...]:
+    smallest = METHODS[method][0]().smallest().model_dump(mode="json", exclude={"name"})
+    return tuple(f"method.{name}={value}" for name, value in smallest.items())
+
+
 TRACES = {
     **{
-        name: Trace((pretraining("shapes:160", "shapes", name, *TINY, *heads),), "run/checkpoints")
-        for name, heads in SMALL_HEADS.items()
+        name: Trace(
+            (
+                pretraining(
+                    "shapes:160",
+                    "shapes",
+                    name,
+                    *TINY,
+                    *(SMALL_HEADS[name] if name in SMALL_HEADS else smallest_heads(name)),
+                ),
+            ),
+            "run/checkpoints",
+        )
+        for name in METHODS
     },
     "linear": Trace((RUN, LINEAR), "run/evaluations/*/checkpoints"),
     "finetune": Trace((RUN, FINETUNE), "run/evaluations/*/checkpoints"),
@@ -210,12 +230,13 @@ def machine() -> str:
     return f"{processor}, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
 
 
-def main() -> None:
+def main(names: Sequence[str]) -> None:
     torch.set_num_threads(1)
-    traces = {name: record(trace) for name, trace in TRACES.items()}
-    content = {"machine": machine(), "traces": traces}
+    known = json.loads(RECORDED.read_text())["traces"] if names else {}
+    made = {name: record(TRACES[name]) for name in names or TRACES}
+    content = {"machine": machine(), "traces": {**known, **made}}
     RECORDED.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

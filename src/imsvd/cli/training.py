@@ -51,14 +51,20 @@ def recipes(
     keys: Annotated[
         bool, typer.Option("--keys", help="List every key that --set accepts, with its meaning.")
     ] = False,
+    table: Annotated[
+        bool,
+        typer.Option("--table", help="List how each method departs from IMSVD's recipes, and why."),
+    ] = False,
 ) -> None:
     """List the training recipes, or show the settings of one."""
     from imsvd.config import describe_settings, to_yaml  # noqa: PLC0415
-    from imsvd.recipes import RECIPES  # noqa: PLC0415
+    from imsvd.recipes import RECIPES, recipe_rows  # noqa: PLC0415
     from imsvd.recipes import recipe as find  # noqa: PLC0415
 
     if keys:
-        _print_pairs(sorted(describe_settings().items()))
+        _print_columns(sorted(describe_settings().items()))
+    elif table:
+        _print_columns(recipe_rows())
     elif name:
         console.print(to_yaml(find(name, method or "imsvd")), highlight=False, markup=False)
     elif method:
@@ -68,16 +74,16 @@ def recipes(
             console.print(f"[bold]{title}[/bold]\n{inspect.getdoc(function)}\n", highlight=False)
 
 
-def _print_pairs(pairs: Iterable[tuple[str, str]]) -> None:
-    """Print two columns; separated by a tab if the output goes to another program."""
+def _print_columns(rows: Iterable[tuple[str, ...]]) -> None:
+    """Print columns, separated by tabs if the output goes to another program."""
     if not console.is_terminal:
-        for pair in pairs:
-            typer.echo("\t".join(pair))
+        for row in rows:
+            typer.echo("\t".join(row))
         return
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True)
-    for key, description in pairs:
-        table.add_row(key, escape(description))
+    for key, *others in rows:
+        table.add_row(key, *map(escape, others))
     console.print(table, highlight=False)
 
 

@@ -4,10 +4,12 @@ The recipes are IMSVD's; another method applies its row for the recipe's scale t
 """
 
 import difflib
+import json
 from collections.abc import Callable, Sequence
 
 from imsvd.config import Config, method_settings_class, override
 from imsvd.errors import InputError
+from imsvd.methods import METHODS
 from imsvd.methods.settings import Scale
 from imsvd.recipes.imsvd import cifar10, cifar10_cpu, folder_cpu, imagenet, shapes
 
@@ -53,6 +55,21 @@ def _apply_row(config: Config, method: str, scale: Scale) -> Config:
     values["optimizer"] |= row.optimizer
     values["training"] |= row.training
     return Config.model_validate(values)
+
+
+def recipe_rows() -> list[tuple[str, str, str]]:
+    """Return method and scale, changes from IMSVD's recipe, and provenance of every row."""
+    listed = []
+    for name, (kind, _) in METHODS.items():
+        for scale, row in kind.recipes.items():
+            groups = {"method": row.method, "optimizer": row.optimizer, "training": row.training}
+            changes = [
+                f"{g}.{key}={json.dumps(value)}"
+                for g, some in groups.items()
+                for key, value in some.items()
+            ]
+            listed.append((f"{name} {scale}", " ".join(changes), row.provenance))
+    return listed
 
 
 def fit_to_images(config: Config, images: int) -> Config:
