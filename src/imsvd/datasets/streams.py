@@ -125,26 +125,23 @@ def _open_dataset(place: str) -> Any:
     from litdata.streaming.serializers import Serializer  # noqa: PLC0415
 
     class Raw(Serializer):  # type: ignore[misc]
-        """Returns the bytes of a file for our own decoder."""
+        """Returns the bytes of a file for our own decoder, but no pickled data."""
+
+        def __init__(self, *, pickled: bool = False) -> None:
+            self.pickled = pickled  # could run any program
 
         def serialize(self, data: Any) -> tuple[bytes, str | None]:
             raise NotImplementedError
 
-        def deserialize(self, data: bytes) -> bytes:
-            return bytes(data)
+        def deserialize(self, data: bytes) -> bytes | None:
+            return None if self.pickled else bytes(data)
 
         def can_serialize(self, _: Any) -> bool:
             return False
 
-    class Refused(Raw):
-        """Skips pickled data, which could run any program."""
-
-        def deserialize(self, _: bytes) -> Any:
-            return None
-
     serializers = {
         **{name: Raw() for name in ("jpeg", "image", "file")},
-        **{name: Refused() for name in ("pickle", "graph")},
+        **{name: Raw(pickled=True) for name in ("pickle", "graph")},
     }
     return StreamingDataset(place, serializers=serializers)
 

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 Mask = NDArray[np.bool_]
 Point = tuple[int, int]
+Edge = tuple[Point, Point]
+"""Start and direction of a step."""
 
 
 class Box(NamedTuple):
@@ -42,10 +44,15 @@ def polygons(mask: Mask) -> list[list[int]] | None:
     Filling the polygons gives exactly the mask. Returns None if a part has a hole, which COCO's
     polygons cannot express. Pixels that touch only at a corner belong to separate parts.
     """
-    loops = _loops(_boundary(mask))
-    if any(_signed_area(loop) < 0 for loop in loops):
-        return None
-    return [[value for point in _corners(loop) for value in point] for loop in loops]
+    edges = _edges(mask)
+    outlines = []
+    while edges:
+        outline = _trace(edges)
+        x, y = np.array(outline).T
+        if x @ np.roll(y, -1) < y @ np.roll(x, -1):  # runs the other way around, as holes do
+            return None
+        outlines.append([value for corner in outline for value in corner])
+    return outlines
 
 
 def segmentation(mask: Mask) -> list[list[int]] | dict[str, Any]:
@@ -54,70 +61,35 @@ def segmentation(mask: Mask) -> list[list[int]] | dict[str, Any]:
     return run_lengths(mask) if outlines is None else outlines
 
 
-def _boundary(mask: Mask) -> dict[Point, list[Point]]:
-    """Return all unit steps along edges, by starting point, with the inside on the right."""
+def _edges(mask: Mask) -> dict[Edge, None]:
+    """Return the edges of a mask as unit steps with the inside on the right, in a fixed order."""
     padded = np.pad(mask, 1)
     inside = padded[1:-1, 1:-1]
-    # For each side of a pixel: the neighbor across it, and the start and end of the step.
+    # For each side of a pixel: the neighbor across it, where the step starts, and its direction.
     sides = (
         (padded[:-2, 1:-1], (0, 0), (1, 0)),
-        (padded[1:-1, 2:], (1, 0), (1, 1)),
-        (padded[2:, 1:-1], (1, 1), (0, 1)),
-        (padded[1:-1, :-2], (0, 1), (0, 0)),
+        (padded[1:-1, 2:], (1, 0), (0, 1)),
+        (padded[2:, 1:-1], (1, 1), (-1, 0)),
+        (padded[1:-1, :-2], (0, 1), (0, -1)),
     )
-    steps: dict[Point, list[Point]] = {}
-    for neighbor, (start_x, start_y), (stop_x, stop_y) in sides:
-        for y, x in np.argwhere(inside & ~neighbor).tolist():
-            steps.setdefault((x + start_x, y + start_y), []).append((x + stop_x, y + stop_y))
-    return steps
+    return {
+        ((x + start_x, y + start_y), direction): None
+        for neighbor, (start_x, start_y), direction in sides
+        for y, x in np.argwhere(inside & ~neighbor).tolist()
+    }
 
 
-def _loops(steps: dict[Point, list[Point]]) -> list[list[Point]]:
-    """Join all steps into closed loops; where two meet, each turns right and stays with its part."""
-    loops = []
-    while steps:
-        start = next(iter(steps))
-        loop = [start]
-        here = _take(steps, start, None)
-        while here != start or _would_continue(steps, loop[-1], here):
-            loop.append(here)
-            here = _take(steps, here, loop[-2])
-        loops.append(loop)
-    return loops
-
-
-def _take(steps: dict[Point, list[Point]], here: Point, before: Point | None) -> Point:
-    """Remove and return the next step from `here`."""
-    ways = steps[here]
-    right = None if before is None else _right_turn(before, here)
-    chosen = right if right in ways else ways[0]
-    ways.remove(chosen)
-    if not ways:
-        del steps[here]
-    return chosen
-
-
-def _would_continue(steps: dict[Point, list[Point]], before: Point, here: Point) -> bool:
-    """Return whether a loop that is back at its start only touches itself there."""
-    return _right_turn(before, here) in steps.get(here, [])
-
-
-def _right_turn(before: Point, here: Point) -> Point:
-    step_x, step_y = here[0] - before[0], here[1] - before[1]
-    return here[0] - step_y, here[1] + step_x
-
-
-def _corners(loop: list[Point]) -> list[Point]:
-    """Drop the points at which a loop does not turn."""
-    around = zip(loop[-1:] + loop[:-1], loop, loop[1:] + loop[:1], strict=True)
-    return [
-        here
-        for before, here, after in around
-        if (here[0] - before[0], here[1] - before[1]) != (after[0] - here[0], after[1] - here[1])
-    ]
-
-
-def _signed_area(loop: list[Point]) -> float:
-    """Return the enclosed area, negative for the outline of a hole."""
-    x, y = np.array(loop).T
-    return float(x @ np.roll(y, -1) - y @ np.roll(x, -1)) / 2
+def _trace(edges: dict[Edge, None]) -> list[Point]:
+    """Remove one closed outline from `edges` and return its corners."""
+    first = edge = next(iter(edges))
+    corners = []
+    while edge in edges:
+        del edges[edge]
+        (x, y), (step_x, step_y) = edge
+        here = x + step_x, y + step_y
+        # Turning right where parts touch at a corner keeps them separate.
+        turns = ((-step_y, step_x), (step_x, step_y), (step_y, -step_x))
+        edge = next(way for turn in turns if (way := (here, turn)) in edges or way == first)
+        if edge[1] != (step_x, step_y):
+            corners.append(here)
+    return corners[-1:] + corners[:-1]
