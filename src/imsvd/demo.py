@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
 
 from imsvd.config import override
 from imsvd.datasets import ImageSource, open_source
 from imsvd.distributed import rank
-from imsvd.encoder import Encoder, load, untrained_encoder
+from imsvd.encoder import load, untrained_encoder
 from imsvd.evaluation import FeatureSplits, KNNSettings, chance, encode_splits, knn_attributes
 from imsvd.evaluation.results import append_result
 from imsvd.explanations import explain, report_path
-from imsvd.explanations.galleries import ShownUnit, choose_units
-from imsvd.explanations.subject import unit_starts
+from imsvd.explanations.galleries import choose_units, listed_units
 from imsvd.figures import draw_demo
-from imsvd.information import codes
 from imsvd.pretraining import train
 from imsvd.recipes import recipe
 from imsvd.runs import RunFolder
 
 GALLERY_UNITS = 5
-GALLERY_IMAGES = 16
 NEIGHBORS = 20
 EXPLAINED = "shapes:512"
 """The images of the report: few, so that it takes seconds."""
@@ -46,8 +42,7 @@ def run_demo(out: Path, console: Console, settings: list[str]) -> None:
     if rank() != 0:
         return
     untrained = attribute_accuracies(encode_splits(untrained_encoder(config), data, console))
-    encoder = load(out)
-    split = encode_splits(encoder, data, console)
+    split = encode_splits(load(out), data, console)
     trained = attribute_accuracies(split)
     accuracies = {
         "chance": {name: chance(labels) for name, labels in split.test.attributes.items()},
@@ -57,10 +52,10 @@ def run_demo(out: Path, console: Console, settings: list[str]) -> None:
     console.print(accuracy_table(accuracies))
     metrics = {f"knn_20/{name}": value for name, value in trained.items()}
     append_result(out, "knn", metrics, data=data, details=accuracies)
-    galleries = unit_galleries(encoder, open_source(data, "test"))
-    picture = draw_demo(run.metrics(), accuracies, galleries, out / "demo.png")
     with console.status(f"explaining the encoder on {EXPLAINED}"):
         summary = explain(out, EXPLAINED)
+    galleries = unit_galleries(out, open_source(EXPLAINED))
+    picture = draw_demo(run.metrics(), accuracies, galleries, out / "demo.png")
     for sentence in conclusions(accuracies, summary):
         console.print(sentence, highlight=False, soft_wrap=True)
     console.print(
@@ -88,7 +83,7 @@ def conclusions(
         f"images predict an attribute correctly in {trained:.0f} % of cases (untrained: "
         f"{untrained:.0f} %, chance: {chance_level:.0f} %).",
         f"It describes every image by a code of {len(units)} variables; each takes one of "
-        f"{max(units)} units, and {decided:.0%} of these choices are decided "
+        f"{max(units)} units, and {100 * decided:.0f} % of these choices are decided "
         "(probability above 0.9).",
         f"Single variables recover {meaning['attributes_recovered']} of "
         f"{meaning['attributes_known']} attributes of the images"
@@ -112,30 +107,12 @@ def accuracy_table(accuracies: Mapping[str, Mapping[str, float]]) -> Table:
     return table
 
 
-def unit_galleries(encoder: Encoder, source: ImageSource) -> dict[str, list[np.ndarray]]:
+def unit_galleries(out: Path, source: ImageSource) -> dict[str, list[np.ndarray]]:
     """Return the best images of the most confident units that do not repeat each other."""
-    images = torch.stack([source.read(index) for index in range(min(len(source), 2000))])
-    with torch.inference_mode():
-        probabilities = torch.cat(
-            [encoder.probabilities(part) for part in torch.split(images, 256)]
-        )
-    chosen = choose_units(_units(probabilities, encoder.description.units), GALLERY_UNITS)
+    listing = json.loads((report_path(out).parent / "galleries.json").read_text())
     return {
         f"variable {unit.variable}, unit {unit.unit}": [
-            images[item["index"]].permute(1, 2, 0).numpy() for item in unit.top
+            source.read(item["index"]).permute(1, 2, 0).numpy() for item in unit.top
         ]
-        for unit in chosen
+        for unit in choose_units(listed_units(listing), GALLERY_UNITS)
     }
-
-
-def _units(probabilities: Tensor, units: tuple[int, ...]) -> Iterator[ShownUnit]:
-    """Yield every unit that any image takes, with its best images."""
-    scores, images = (found.T.tolist() for found in probabilities.topk(GALLERY_IMAGES, dim=0))
-    taken = codes(probabilities, units)
-    for variable, (start, count) in enumerate(zip(unit_starts(units), units, strict=True)):
-        for unit in range(count):
-            best = zip(images[start + unit], scores[start + unit], strict=True)
-            top = [{"index": index, "score": score} for index, score in best]
-            taking = int((taken[:, variable] == unit).sum())
-            if taking:
-                yield ShownUnit(variable, unit, taking, top)

@@ -128,3 +128,23 @@ def test_kept_pictures_are_the_images_and_others_are_read(
         assert torch.equal(pictures.crop(index), expected[index])
         assert pictures.thumbnail(index).size == (48, 48)
     assert set(read) == set(range(20)) - kept
+
+
+def test_only_crops_larger_than_kept_pictures_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encodings, "PICTURE_SIDE", 16)
+    explained = subject(tmp_path)
+    encode(explained)
+    read: list[int] = []
+
+    def crop(found: Subject, index: int) -> torch.Tensor:
+        read.append(index)
+        return found.source.read(index)
+
+    monkeypatch.setattr(Subject, "crop", crop)
+    pictures = Pictures(explained)
+    assert pictures.thumbnail(3).size == (48, 48)
+    assert read == []
+    assert torch.equal(pictures.crop(3), explained.source.read(3))
+    assert read == [3]

@@ -28,7 +28,7 @@ def explained(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with all parts of its explanation; copy it before changing anything in it."""
     run = Path(shutil.copytree(trained, tmp_path_factory.mktemp("explained") / "run"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(faithfulness, "IMAGES", 40)
+        patch.setattr(faithfulness.CropSample, "sample", 40)
         explain(run, "shapes:128")
     return run
 

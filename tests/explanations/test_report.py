@@ -83,7 +83,7 @@ def subject(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Subject:
     """A small random encoder, explained in full; copy its folder before changing it."""
     run = Path(shutil.copytree(trained, tmp_path_factory.mktemp("report") / "run"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(faithfulness, "IMAGES", 16)
+        patch.setattr(faithfulness.CropSample, "sample", 16)
         explain(run, "shapes:64")
     return made_up.subject(run / FOLDER, ShapesSource("train", count=64))
 

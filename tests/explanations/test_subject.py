@@ -140,7 +140,7 @@ def test_a_pass_for_other_parts_starts_anew(tmp_path: Path) -> None:
 
 
 def test_only_wanted_images_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("imsvd.explanations.faithfulness.IMAGES", 5)
+    monkeypatch.setattr(CropSample, "sample", 5)
     read: list[int] = []
 
     class Counting(ShapesSource):

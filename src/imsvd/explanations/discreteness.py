@@ -248,7 +248,7 @@ def _tiles(found: Mapping[str, Any]) -> list[Tile]:
     return [
         Tile(percent(found["share_above_0.9"]), "of choices are decided (q above 0.9)"),
         Tile(
-            f"{found['bits_lower']:.0f} to {found['bits_upper']:.0f} bits",
+            f"{found['bits_lower']:.1f} to {found['bits_upper']:.1f} bits",
             f"per code, out of a capacity of {found['bits_capacity']:.0f}",
         ),
     ]

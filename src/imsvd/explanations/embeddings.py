@@ -26,20 +26,19 @@ from imsvd.explanations.sections import (
     paragraph,
     percent,
 )
-from imsvd.explanations.subject import Batch, Collector, Progress, Subject, evenly_spaced
+from imsvd.explanations.subject import Batch, Collector, Progress, Subject
 from imsvd.figures import PALETTE, STYLE, save_figure
 from imsvd.information import split_variables
 
 VARIABLES = 10
 IMAGES = 3
-TRIED = 4 * IMAGES
-"""Images tried, as some may be unreadable."""
 
 
 class PairSample(Collector):
     """The first readable images of a small, evenly spaced sample, each in two views."""
 
     name = "pairs"
+    sample = 4 * IMAGES  # more than needed, as some may be unreadable
     uses_views = True
 
     def __init__(self, subject: Subject) -> None:
@@ -51,15 +50,9 @@ class PairSample(Collector):
             "q": [np.empty((0, 2, width), dtype=np.float32)],
         }
 
-    def wanted(self) -> list[int]:
-        """Return the sample, larger than needed as some images may be unreadable."""
-        return evenly_spaced(len(self.subject.source), TRIED)
-
     def take(self, batch: Batch) -> None:
         """Take pairs until there are enough."""
-        wanted = set(self.wanted())
-        rows = [row for row, index in enumerate(batch.indices) if index in wanted]
-        rows = rows[: IMAGES - len(self.joined("images"))]
+        rows = self.wanted_rows(batch)[: IMAGES - len(self.joined("images"))]
         encoder = self.subject.encoder
         shown = [(view[rows] * encoder.std + encoder.mean).clamp(0, 1) for view in batch.views]
         self.rows["images"].append(np.array(batch.indices, dtype=np.int64)[rows])
@@ -71,7 +64,7 @@ def _make(subject: Subject, sample: PairSample, _: Progress) -> dict[str, Any]:
     images = sample.joined("images").tolist()
     if not images:
         raise InputError(
-            f"none of {TRIED} sampled images can be read; leave out `embeddings` with --only."
+            f"none of {PairSample.sample} sampled images can be read; leave out `embeddings` with --only."
         )
     q = torch.from_numpy(sample.joined("q"))
     variables = split_variables(q, subject.units)[:VARIABLES]

@@ -149,7 +149,8 @@ class EncodingsCollector(Collector):
         for index, crop in zip(batch.indices, batch.crops, strict=True):
             if index in kept:
                 self._pictures[index] = encode_picture(crop)
-        self._pictures = {index: self._pictures[index] for index in self._pictures.keys() & kept}
+        for index in self._pictures.keys() - kept:
+            del self._pictures[index]
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Return everything gathered so far."""

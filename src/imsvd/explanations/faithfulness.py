@@ -8,6 +8,7 @@ and shape, so an uninformative map does no better than its moved copy.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -35,7 +36,6 @@ from imsvd.explanations.subject import (
     Collector,
     Progress,
     Subject,
-    evenly_spaced,
     unit_starts,
     view_probabilities,
 )
@@ -44,7 +44,6 @@ from imsvd.figures import PALETTE, STYLE, save_figure
 Fill = Literal["mean", "blur"]
 FILLS: dict[Fill, str] = {"mean": "the mean color", "blur": "a blur"}
 
-IMAGES = 256
 SHARE = 0.25
 """Share of the image that is removed."""
 MOVES = 4
@@ -57,21 +56,16 @@ class CropSample(Collector):
     """An evenly spaced sample of images at the encoder's size."""
 
     name = "crops"
+    sample = 256
 
     def __init__(self, subject: Subject) -> None:
         super().__init__(subject)
         size = subject.encoder.description.size
         self.rows = {"images": [np.empty((0, 3, size, size), dtype=np.uint8)]}
 
-    def wanted(self) -> list[int]:
-        """Return the sample."""
-        return evenly_spaced(len(self.subject.source), IMAGES)
-
     def take(self, batch: Batch) -> None:
         """Take the images of the sample."""
-        wanted = set(self.wanted())
-        rows = [row for row, index in enumerate(batch.indices) if index in wanted]
-        self.rows["images"].append(batch.crops[rows].numpy())
+        self.rows["images"].append(batch.crops[self.wanted_rows(batch)].numpy())
 
     def finish(self) -> Tensor:
         """Return the images, (n, 3, size, size) uint8."""
@@ -105,7 +99,7 @@ def measure_falls(
     generator = torch.Generator().manual_seed(seed)
     num_variables = len(encoder.description.units)
     variables = torch.randint(num_variables, (len(images),), generator=generator)
-    highlighted, moved, places = [], [], []
+    falls: list[list[Tensor]] = []
     for start in range(0, len(images), _BATCH):
         rows = slice(start, start + _BATCH)
         normalized = encoder.normalize(images[rows].to(encoder.mean.device))
@@ -115,25 +109,14 @@ def measure_falls(
         normalized, units, masks = normalized[seen], units[seen], highlighted_region(maps[seen])
         if len(units):
             before = _probability(encoder, normalized, units)
-            filling = make_filling(normalized, fill)
-            highlighted.append(before - _without(encoder, normalized, units, masks, filling))
-            moved.append(
-                before - _without_moved(encoder, normalized, units, masks, filling, generator)
-            )
-            places.append(units)
+            without = partial(_without, encoder, normalized, units, make_filling(normalized, fill))
+            control = [without(move_region(masks, generator)) for _ in range(MOVES)]
+            falls.append([before - without(masks), before - torch.stack(control).mean(0), units])
         if progress is not None:
             progress(start + len(maps), len(images))
-    return _collect(highlighted, moved, places, len(images))
-
-
-def _collect(
-    highlighted: list[Tensor], moved: list[Tensor], places: list[Tensor], total: int
-) -> Falls:
-    if not places:
-        nothing = np.empty(0)
-        return Falls(nothing, nothing, np.empty(0, dtype=np.int64), total)
-    first, second, units = (torch.cat(part).cpu() for part in (highlighted, moved, places))
-    return Falls(first.double().numpy(), second.double().numpy(), units.numpy(), total - len(units))
+    joined = [torch.cat(parts).cpu().double().numpy() for parts in zip(*falls, strict=True)]
+    highlighted, moved, places = joined or [np.empty(0)] * 3
+    return Falls(highlighted, moved, places.astype(np.int64), len(images) - len(places))
 
 
 @torch.no_grad()
@@ -183,24 +166,9 @@ def _probability(encoder: Encoder, images: Tensor, places: Tensor) -> Tensor:
 
 
 def _without(
-    encoder: Encoder, images: Tensor, places: Tensor, masks: Tensor, filling: Tensor
+    encoder: Encoder, images: Tensor, units: Tensor, filling: Tensor, masks: Tensor
 ) -> Tensor:
-    return _probability(encoder, torch.where(masks[:, None], filling, images), places)
-
-
-def _without_moved(
-    encoder: Encoder,
-    images: Tensor,
-    places: Tensor,
-    masks: Tensor,
-    filling: Tensor,
-    generator: torch.Generator,
-) -> Tensor:
-    falls = [
-        _without(encoder, images, places, move_region(masks, generator), filling)
-        for _ in range(MOVES)
-    ]
-    return torch.stack(falls).mean(0)
+    return _probability(encoder, torch.where(masks[:, None], filling, images), units)
 
 
 def summarize_falls(falls: Falls, seed: int = 0) -> dict[str, Any]:

@@ -77,11 +77,7 @@ def gallery_listing(subject: Subject, encodings: Encodings) -> dict[str, Any]:
 def _top(subject: Subject, encodings: Encodings, place: int) -> list[dict[str, Any]]:
     found = zip(encodings.top_images[place].tolist(), encodings.top_scores[place], strict=True)
     return [
-        {
-            "index": index,
-            "path": subject.source.identity(index),
-            "score": round(float(score), 6),
-        }
+        {"index": index, "path": subject.source.identity(index), "score": round(float(score), 6)}
         for index, score in found
         if index >= 0
     ]
@@ -176,6 +172,12 @@ class Common(NamedTuple):
     value: str
     images: int
 
+    @property
+    def description(self) -> str:
+        """The value, with the name of its attribute unless it is the label."""
+        name = self.attribute.replace("_", " ")
+        return self.value if name == "label" else f"{name} {self.value}"
+
 
 def common_values(attributes: Mapping[str, Attribute], images: Sequence[int]) -> list[Common]:
     """Return values shared by half of `images` and twice as frequent there as overall."""
@@ -224,13 +226,7 @@ def _gallery(findings: Findings, attributes: Mapping[str, Attribute], unit: Show
         for index, item in zip(indices, unit.top, strict=True)
     ]
     common = [
-        join(
-            (
-                f"{found.images} of {len(indices)} ",
-                "" if found.attribute == "label" else f"{found.attribute.replace('_', ' ')} ",
-                named(found.value),
-            )
-        )
+        join((f"{found.images} of {len(indices)}: ", named(found.description)))
         for found in common_values(attributes, indices)[:3]
     ]
     note = [f"taken by {unit.images_taking_it:,} images", f"mean q {unit.confidence:.2f}", *common]

@@ -12,7 +12,6 @@ the same weight. Logarithms are natural.
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,10 +25,8 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from torch import Tensor
 
-from imsvd.errors import InputError
 from imsvd.explanations.sections import (
     Findings,
-    Html,
     Part,
     Section,
     Tile,
@@ -37,20 +34,17 @@ from imsvd.explanations.sections import (
     join,
     paragraph,
     table,
+    write_array,
     write_json,
 )
 from imsvd.explanations.subject import Batch, Collector, Progress, Subject, unit_starts
 from imsvd.figures import CURVE, PALETTE, STYLE, save_figure
-from imsvd.files import write_atomically
 from imsvd.information import max_probabilities, surprise, variable_sums
 
 MAX_DOUBLE_WIDTH = 8192
 """Widest embedding whose sums are kept in float64 (half a GiB); wider ones use float32."""
 KEPT_WIDTH = 1024
 """Most units of the leading variables whose part of the matrix is written to a file (4 MiB)."""
-DRAWN_VARIABLES = 5
-PAIRS_SHOWN = 5
-_CLIP = 0.1
 
 PROPERTIES = {
     "one_hot": "Each variable is decided: one unit holds nearly all of the probability.",
@@ -71,13 +65,7 @@ Verdict = Literal["holds", "partly", "does not hold", "too few images"]
 
 
 class JointMatrix:
-    """Sums the products of two views' probabilities, tile by tile.
-
-    Args:
-        units: units of each variable.
-        tile_rows: rows of the matrix computed at a time; more need more memory beside the sums.
-        device: where the sums are kept, best that of the probabilities.
-    """
+    """Sums the products of two views' probabilities, `tile_rows` rows at a time to save memory."""
 
     def __init__(
         self, units: Sequence[int], tile_rows: int = 1024, device: torch.device | str = "cpu"
@@ -98,6 +86,11 @@ class JointMatrix:
         """Number of images."""
         return int(self.sums["counts"][0])
 
+    @property
+    def off_block_cells(self) -> int:
+        """Number of pairs of units of different variables, at least 1."""
+        return max(1, sum(self.units) ** 2 - sum(size**2 for size in self.units))
+
     def add(self, q1: Tensor, q2: Tensor) -> None:
         """Add the probabilities of two views of the same images, (batch, width) each."""
         products = self.sums["products"]
@@ -111,8 +104,6 @@ class JointMatrix:
 
     def rows(self, start: int, stop: int) -> Tensor:
         """Return rows of P^c, (stop - start, width) float64."""
-        if not self.count:
-            raise InputError("a joint matrix needs at least one readable image.")
         return self.sums["products"][start:stop].cpu().double() / self.count
 
     def leading(self, num_variables: int) -> Tensor:
@@ -173,9 +164,7 @@ def mutual_information(joint: JointMatrix) -> Tensor:
 
 def leading_variables(units: Sequence[int], width: int = KEPT_WIDTH) -> int:
     """Return how many of the first variables have at most `width` units together."""
-    return sum(
-        start + size <= width for start, size in zip(unit_starts(tuple(units)), units, strict=True)
-    )
+    return int((np.cumsum(units) <= width).sum())
 
 
 class Deviations(NamedTuple):
@@ -197,12 +186,9 @@ def deviations(joint: JointMatrix) -> Deviations:
         distance[:, start : start + size] = 0
         total += float(distance.sum())
         largest = max(largest, float(distance.max()))
-    mean = total / _off_block_cells(joint.units)
-    return Deviations(float(marginal.mean()), float(marginal.max()), mean, largest)
-
-
-def _off_block_cells(units: Sequence[int]) -> int:
-    return max(1, sum(units) ** 2 - sum(size**2 for size in units))
+    return Deviations(
+        float(marginal.mean()), float(marginal.max()), total / joint.off_block_cells, largest
+    )
 
 
 class Property(NamedTuple):
@@ -222,29 +208,21 @@ def theorem_properties(
 ) -> list[Property]:
     """Judge the theorem's five properties, given `mutual_information` and `deviations`."""
     shared = float(_off_diagonal_mean(information))
-    scale = float(torch.tensor(joint.units, dtype=torch.float64).log().mean())
-    units, pairs, independent = noise_floors(joint)
+    scale = float(torch.tensor(joint.units, dtype=torch.float64).log().mean()) / 2
+    floors = noise_floors(joint)
     off_blocks = "mean |P · D² − 1| off the diagonal blocks"
     between = "mean mutual information of two variables, nats"
     return [
-        _near_one("one_hot", "share of q with a maximum above 0.9", joint.one_hot_share()),
-        _near_one("equal_views", "mean ⟨q', q''⟩ of two views", joint.agreement()),
-        _near_zero("even_units", "mean |p · D − 1|", distance.marginal_mean, units, 1.0),
-        _near_zero("even_pairs", off_blocks, distance.off_block_mean, pairs, 1.0),
-        _near_zero("independent", between, shared, independent, scale / 2),
+        _judge("one_hot", "share of q with a maximum above 0.9", joint.one_hot_share(), 1.0, 1.0),
+        _judge("equal_views", "mean ⟨q', q''⟩ of two views", joint.agreement(), 1.0, 1.0),
+        _judge("even_units", "mean |p · D − 1|", distance.marginal_mean, 0.0, floors[0]),
+        _judge("even_pairs", off_blocks, distance.off_block_mean, 0.0, floors[1]),
+        _judge("independent", between, shared, 0.0, floors[2], scale),
     ]
 
 
-class Floors(NamedTuple):
-    """Values expected of uniform and independent variables because the sample is finite."""
-
-    even_units: float
-    even_pairs: float
-    independent: float
-
-
-def noise_floors(joint: JointMatrix) -> Floors:
-    """Estimate the floors from how much each unit's probability varies between images.
+def noise_floors(joint: JointMatrix) -> tuple[float, float, float]:
+    """Estimate what even units, even pairs and independent variables show in a finite sample.
 
     With N images, the mean of q has standard deviation √(var q / N), and the mean of products of
     independent q' and q'' has √((E q'² E q''² − p'² p''²) / N); the expected |p · D − 1| and
@@ -260,7 +238,7 @@ def noise_floors(joint: JointMatrix) -> Floors:
     relative = variances / marginals.clamp_min(torch.finfo(marginals.dtype).tiny)
     first, second = (variable_sums(values, joint.units) for values in relative)
     independent = float(_off_diagonal_mean(first[:, None] * second[None])) / (2 * joint.count)
-    return Floors(even_units, spread * _pair_spread(joint, scale, marginals, squares), independent)
+    return even_units, spread * _pair_spread(joint, scale, marginals, squares), independent
 
 
 def _pair_spread(joint: JointMatrix, scale: Tensor, marginals: Tensor, squares: Tensor) -> float:
@@ -273,7 +251,7 @@ def _pair_spread(joint: JointMatrix, scale: Tensor, marginals: Tensor, squares: 
         spread = variance.clamp_min(0).sqrt() * scale[rows, None] * scale
         spread[:, rows] = 0
         total += float(spread.sum())
-    return total / _off_block_cells(joint.units)
+    return total / joint.off_block_cells
 
 
 def _off_diagonal_mean(values: Tensor) -> Tensor:
@@ -281,20 +259,21 @@ def _off_diagonal_mean(values: Tensor) -> Tensor:
     return (values.sum() - values.diagonal().sum()) / pairs
 
 
-def _near_one(name: str, meaning: str, measured: float) -> Property:
-    verdict: Verdict = (
-        "holds" if measured >= 0.9 else "partly" if measured >= 0.5 else "does not hold"
-    )
-    return Property(name, meaning, measured, 1.0, 1.0, verdict)
-
-
-def _near_zero(name: str, meaning: str, measured: float, floor: float, scale: float) -> Property:
-    """Judge a distance from 0 in units of `scale`, less what is expected by chance."""
-    excess = (measured - floor) / scale
+def _judge(
+    name: str, meaning: str, measured: float, ideal: float, floor: float, scale: float = 1.0
+) -> Property:
+    """Judge the distance from `ideal`; from 0 in units of `scale`, beyond what chance explains."""
+    excess = 1 - measured if ideal else (measured - floor) / scale
     verdict: Verdict = "holds" if excess <= 0.1 else "partly" if excess <= 0.5 else "does not hold"
-    if floor > scale and excess <= 0.5:  # noise could hide anything
+    if not ideal and floor > scale and excess <= 0.5:  # noise could hide anything
         verdict = "too few images"
-    return Property(name, meaning, measured, 0.0, floor, verdict)
+    return Property(name, meaning, measured, ideal, floor, verdict)
+
+
+def property_numbers(row: Mapping[str, Any]) -> list[str]:
+    """Format measured, predicted and chance value; chance only matters if 0 is predicted."""
+    by_chance = "–" if row["ideal"] else f"{row['floor']:.3g}"
+    return [f"{row['measured']:.3g}", f"{row['ideal']:.3g}", by_chance]
 
 
 def most_dependent(information: Tensor, count: int = 10) -> list[dict[str, Any]]:
@@ -311,14 +290,13 @@ def _make(subject: Subject, joint: JointMatrix, _: Progress) -> dict[str, Any]:
     distance = deviations(joint)
     properties = theorem_properties(joint, information, distance)
     floor = properties[-1].floor
-    drawn = min(DRAWN_VARIABLES, len(subject.units))
-    path = subject.folder / "joint_matrix.png"
-    draw_joint(joint.leading(drawn).numpy(), subject.units[:drawn], joint.count, path)
-    path = subject.folder / "mutual_information.png"
-    draw_mutual_information(information.numpy(), floor, path)
+    drawn = min(5, len(subject.units))
+    matrix, folder = joint.leading(drawn).numpy(), subject.folder
+    draw_joint(matrix, subject.units[:drawn], joint.count, folder / "joint_matrix.png")
+    draw_mutual_information(information.numpy(), floor, folder / "mutual_information.png")
     kept = joint.leading(leading_variables(subject.units))
-    _write_array(subject.folder / "joint_matrix.npy", kept)
-    _write_array(subject.folder / "mutual_information.npy", information)
+    write_array(subject, "joint_matrix.npy", kept)
+    write_array(subject, "mutual_information.npy", information)
     rows = [row._asdict() for row in properties]
     record = {
         "images": joint.count,
@@ -336,32 +314,22 @@ def _make(subject: Subject, joint: JointMatrix, _: Progress) -> dict[str, Any]:
     return {"images": joint.count, "properties_that_hold": held, "properties": rows}
 
 
-def _write_array(path: Path, values: Tensor) -> None:
-    array = io.BytesIO()
-    np.save(array, values.float().numpy())
-    write_atomically(path, array.getvalue())
-
-
 @mpl.rc_context(STYLE)
 def draw_joint(matrix: NDArray[np.float64], sizes: Sequence[int], images: int, path: Path) -> Path:
-    """Draw P^c of the first variables, clipped at a tenth of its maximum as in the paper.
-
-    With fewer than 20 units per variable, that limit would be below the uniform value 1 / D²; the
-    matrix is then clipped at twice the uniform value.
-    """
+    """Draw P^c of the first variables, clipped at a tenth of its maximum as in the paper."""
     figure = Figure(figsize=(6.2, 5.4), layout="constrained")
     axis = figure.subplots()
-    tenth, even = _CLIP * float(matrix.max()), 2 / min(sizes) ** 2
+    # With fewer than 20 units, the paper's limit would be below twice the uniform value 1 / D².
+    tenth, even = 0.1 * float(matrix.max()), 2 / min(sizes) ** 2
     rule = "0.1 × its maximum" if tenth >= even else "twice the uniform value"
     top = max(tenth, even)
     shown = axis.imshow(matrix, vmin=0, vmax=top, cmap="viridis", interpolation="nearest")
     edges = np.cumsum((0, *sizes))
-    for edge in edges[1:-1]:
-        axis.axhline(edge - 0.5, color="white", linewidth=0.5)
-        axis.axvline(edge - 0.5, color="white", linewidth=0.5)
-    centers = (edges[:-1] + edges[1:] - 1) / 2
-    axis.set_xticks(centers, [str(number) for number in range(len(sizes))])
-    axis.set_yticks(centers, [str(number) for number in range(len(sizes))])
+    for draw_line in (axis.axhline, axis.axvline):
+        for edge in edges[1:-1]:
+            draw_line(edge - 0.5, color="white", linewidth=0.5)
+    names, centers = [str(number) for number in range(len(sizes))], (edges[:-1] + edges[1:] - 1) / 2
+    axis.set(xticks=centers, xticklabels=names, yticks=centers, yticklabels=names)
     axis.tick_params(length=0)
     axis.set(xlabel="variable, second view", ylabel="variable, first view")
     axis.set_title(f"joint probability of the units of {len(sizes)} variables ({images:,} images)")
@@ -388,12 +356,8 @@ def draw_mutual_information(information: NDArray[np.float64], floor: float, path
     if off.size:
         right.hist(off, bins=40, color=CURVE)
         right.axvline(float(off.mean()), color=PALETTE[1], label=f"mean: {off.mean():.3g}")
-    right.axvline(
-        floor,
-        color="black",
-        linestyle="--",
-        label=f"expected by chance if independent: {floor:.2g}",
-    )
+    chance = f"expected by chance if independent: {floor:.2g}"
+    right.axvline(floor, color="black", linestyle="--", label=chance)
     right.set(xlabel="mutual information, nats", ylabel="pairs of variables", xlim=(0, None))
     own = float(np.diagonal(information).mean())
     right.set_title(f"a variable with itself in the other view: {own:.3g} nats")
@@ -401,25 +365,17 @@ def draw_mutual_information(information: NDArray[np.float64], floor: float, path
     return save_figure(figure, path)
 
 
-def _verdict(name: str) -> Html:
-    """Return a verdict as text with a symbol, so that it does not depend on its color."""
-    look, sign = VERDICTS.get(name, ("middle", ""))
-    return element("span", f"{sign} {name}".strip(), class_=f"verdict {look}")
-
-
 def _section(findings: Findings) -> Section | None:
     record = findings.record("joint", "properties.json")
     if record is None:
         return None
-    rows = [
-        (
-            join((row["name"].replace("_", " "), element("small", PROPERTIES[row["name"]]))),
-            _verdict(row["verdict"]),
-            row["meaning"],
-            *(f"{row[name]:.3g}" for name in ("measured", "ideal", "floor")),
-        )
-        for row in record["properties"]
-    ]
+    rows = []
+    for row in record["properties"]:
+        name = join((row["name"].replace("_", " "), element("small", PROPERTIES[row["name"]])))
+        # A symbol as well, so that the verdict does not depend on its color.
+        look, sign = VERDICTS.get(row["verdict"], ("middle", ""))
+        verdict = element("span", f"{sign} {row['verdict']}".strip(), class_=f"verdict {look}")
+        rows.append((name, verdict, row["meaning"], *property_numbers(row)))
     held = sum(row["verdict"] == "holds" for row in record["properties"])
     return [
         paragraph(
@@ -428,7 +384,7 @@ def _section(findings: Findings) -> Section | None:
             f"{record['images']:,} images."
         ),
         table(
-            f"{TABLE_TITLE}. By chance: {BY_CHANCE}.",
+            f"{TABLE_TITLE}. “By chance” is the {BY_CHANCE}.",
             ("property", "verdict", "measured as", "measured", "predicted", "by chance"),
             rows,
             texts=3,
@@ -440,14 +396,12 @@ def _section(findings: Findings) -> Section | None:
 def _figures(findings: Findings, shared: Mapping[str, Any]) -> Section:
     pairs = [
         (" and ".join(map(str, pair["variables"])), f"{pair['nats']:.3g}")
-        for pair in shared["most_dependent"][:PAIRS_SHOWN]
+        for pair in shared["most_dependent"][:5]
     ]
     return [
         findings.figure(
             "joint",
-            "Heat map: joint probabilities of the units of the first variables in two views, one "
-            "block per pair of variables. Ideally, diagonal blocks have a bright diagonal and all "
-            "other blocks are uniform.",
+            "Heat map: joint probabilities of the units of the first variables in two views.",
             "Each block is a pair of variables. A block on the diagonal compares a variable with "
             "itself in the other view: only its own diagonal is bright if both views take the same "
             "unit. Ideally, all other blocks are uniform.",
@@ -455,16 +409,13 @@ def _figures(findings: Findings, shared: Mapping[str, Any]) -> Section:
         ),
         findings.figure(
             "joint",
-            "Heat map and histogram: mutual information of every two variables, "
-            f"{shared['mean']:.3g} nats on average; independent variables would show about "
-            f"{shared['floor']:.2g}.",
-            f"Two variables share {shared['mean']:.3g} nats on average. A variable shares "
+            "Heat map and histogram: mutual information of every two variables.",
+            f"Two variables share {shared['mean']:.3g} nats on average; independent ones would "
+            f"show {shared['floor']:.2g} by chance. A variable shares "
             f"{shared['with_itself_in_the_other_view']:.3g} nats with itself in the other view.",
             file="mutual_information.png",
         ),
-        table("The most dependent pairs of variables", ("variables", "shared nats"), pairs)
-        if pairs
-        else None,
+        table("Most dependent pairs", ("variables", "shared nats"), pairs) if pairs else None,
     ]
 
 
@@ -492,9 +443,8 @@ PART = Part(
         "in evaluation mode. P is the mean over images of the products of their probabilities. "
         f"“By chance” is the {BY_CHANCE}: independent variables appear to share about v² / 2N nats, "
         "where v is the sum of var q / mean q over units (D − 1 for one-hot, evenly used codes). "
-        "Properties with a predicted value of 1 hold from 0.9 and hold partly from 0.5. For those "
-        "with a predicted value of 0, the excess over chance counts: up to 0.1 they hold, up to 0.5 "
-        "partly; mutual information is measured in units of ½ ln D. If the chance value exceeds "
-        "that unit, there are too few images for a verdict.",
+        "Properties predicted to be 1 hold from 0.9 and hold partly from 0.5. For those predicted "
+        "to be 0, the excess over chance counts: up to 0.1 they hold, up to 0.5 partly (mutual "
+        "information in units of ½ ln D). If chance exceeds that unit, there are too few images.",
     ),
 )

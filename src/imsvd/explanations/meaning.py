@@ -52,9 +52,7 @@ _FEWEST = 10
 """Branches with fewer images are not split further."""
 ATTRIBUTES_SHOWN = 40
 TREES_SHOWN = 12
-_HEATMAP_VARIABLES = 24
 SHUFFLES = 5
-_LISTED = 5
 _TREE_VARIABLES = 16
 
 Codes = NDArray[np.integer[Any]]
@@ -162,13 +160,9 @@ def code_tree(
     majority = np.bincount(compact[train]).argmax()
     return CodeTree(
         "\n".join(describe(root, titles)),
-        _share(predict(root, codes[test]) == compact[test]),
-        _share(compact[test] == majority),
+        float(np.mean(predict(root, codes[test]) == compact[test])) if len(codes) > 1 else 0.0,
+        float(np.mean(compact[test] == majority)) if len(codes) > 1 else 0.0,
     )
-
-
-def _share(hits: NDArray[np.bool_]) -> float:
-    return float(hits.mean()) if len(hits) else 0.0
 
 
 def grow(
@@ -273,7 +267,7 @@ def _describe(codes: Codes, attribute: Attribute, progress: Progress) -> dict[st
         "baseline": round(baseline, 5),
         "recovered": bool(information[order[0]] - baseline >= RECOVERED),
         "most_specialized": [
-            {"variable": int(m), "nmi": round(float(information[m]), 5)} for m in order[:_LISTED]
+            {"variable": int(m), "nmi": round(float(information[m]), 5)} for m in order[:5]
         ],
         "tree": {
             "depth": DEPTH,
@@ -363,7 +357,7 @@ def draw_meaning(record: Mapping[str, Any], path: Path) -> Path:
     bars.invert_yaxis()
     bars.set(xlabel="normalized mutual information", xlim=(0, 1.1))
     bars.legend(frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
-    order = np.argsort(-values.max(0), kind="stable")[:_HEATMAP_VARIABLES]
+    order = np.argsort(-values.max(0), kind="stable")[:24]
     order = order[np.argsort(values[:, order].argmax(0), kind="stable")]
     top = max(0.1, math.ceil(10 * float(values.max())) / 10)
     shown = heat.imshow(values[:, order], cmap="viridis", vmin=0, vmax=top, aspect="auto")
@@ -418,7 +412,6 @@ def _section(findings: Findings) -> Section | None:
 
 
 def _first_of(things: str, shown: int, total: int) -> str:
-    """Return a caption that states the order of a list and whether it is cut."""
     which = f"All {things}" if shown == total else f"{shown} of {total} {things}"
     return f"{which}, the most strongly recovered first"
 
@@ -448,7 +441,7 @@ PART = Part(
     tiles=_tiles,
     method=(
         "Meaning",
-        "Normalized mutual information, 2 I / (H + H), of a variable's codes with an attribute: 0 "
+        "Normalized mutual information (NMI), 2 I / (H + H), of a variable with an attribute: 0 "
         "if one says nothing about the other, 1 if each determines the other. “By chance” is the "
         "best value of all variables after shuffling the attribute. An attribute is recovered if a "
         "variable exceeds that by 0.3. The tree is trained on every second image and tested on the "

@@ -26,7 +26,7 @@ from imsvd.explanations.embeddings import PART as EMBEDDINGS
 from imsvd.explanations.faithfulness import PART as FAITHFULNESS
 from imsvd.explanations.galleries import PART as GALLERIES
 from imsvd.explanations.grad_cam import PART as GRAD_CAM
-from imsvd.explanations.joint import BY_CHANCE, TABLE_TITLE
+from imsvd.explanations.joint import BY_CHANCE, TABLE_TITLE, property_numbers
 from imsvd.explanations.joint import PART as JOINT
 from imsvd.explanations.meaning import PART as MEANING
 from imsvd.explanations.retrieval import PART as RETRIEVAL
@@ -113,8 +113,8 @@ def properties_table(summary: Mapping[str, Any]) -> Table | None:
     for title in ("measured", "predicted", "by chance*", "verdict"):
         table.add_column(title, justify="right")
     for row in joint["properties"]:
-        numbers = (f"{row[name]:.3g}" for name in ("measured", "ideal", "floor"))
-        table.add_row(row["name"].replace("_", " "), row["meaning"], *numbers, row["verdict"])
+        name = row["name"].replace("_", " ")
+        table.add_row(name, row["meaning"], *property_numbers(row), row["verdict"])
     table.caption = f"* {BY_CHANCE}"
     return table
 

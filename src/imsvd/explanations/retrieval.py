@@ -144,28 +144,19 @@ def _examples(
     queries: NDArray[np.int64],
     by_code: NDArray[np.int64],
 ) -> list[dict[str, Any]]:
-    rows = encodings.feature_rows
-    chosen = evenly_spaced(len(queries), _EXAMPLES)
-    return [
-        {
-            **_named(encodings, source, int(rows[queries[number]])),
-            "neighbors": [
-                {
-                    **_named(encodings, source, int(rows[neighbor])),
-                    **agreeing_units(
-                        encodings.codes[rows[queries[number]]], encodings.codes[rows[neighbor]]
-                    ),
-                }
-                for neighbor in by_code[number, :_EXAMPLE_NEIGHBORS]
-            ],
-        }
-        for number in chosen
-    ]
+    def named_image(row: int) -> dict[str, Any]:
+        index = int(encodings.images[row])
+        return {"index": index, "path": source.identity(index)}
 
-
-def _named(encodings: Encodings, source: ImageSource, row: int) -> dict[str, Any]:
-    index = int(encodings.images[row])
-    return {"index": index, "path": source.identity(index)}
+    rows, examples = encodings.feature_rows, []
+    for number in evenly_spaced(len(queries), _EXAMPLES):
+        query = rows[queries[number]]
+        neighbors = [
+            named_image(row) | agreeing_units(encodings.codes[query], encodings.codes[row])
+            for row in rows[by_code[number, :_EXAMPLE_NEIGHBORS]]
+        ]
+        examples.append(named_image(query) | {"neighbors": neighbors})
+    return examples
 
 
 def agreeing_units(first: Codes, second: Codes) -> dict[str, Any]:

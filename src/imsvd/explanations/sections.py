@@ -14,7 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from PIL import Image
+from torch import Tensor
 
 from imsvd.datasets import UnreadableImage
 from imsvd.explanations.encodings import Pictures
@@ -75,6 +77,13 @@ def write_json(subject: Subject, name: str, record: Mapping[str, Any]) -> None:
     """Write a record to the folder of explanations."""
     content = json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
     write_atomically(subject.folder / name, content.encode())
+
+
+def write_array(subject: Subject, name: str, values: Tensor) -> None:
+    """Write a tensor as float32 to the folder of explanations."""
+    content = io.BytesIO()
+    np.save(content, values.float().numpy())
+    write_atomically(subject.folder / name, content.getvalue())
 
 
 class Findings:

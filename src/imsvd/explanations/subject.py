@@ -11,7 +11,7 @@ import hashlib
 import time
 import zipfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -155,6 +155,8 @@ class Collector(ABC):
     """
 
     name: str
+    sample: int | None = None
+    """Number of evenly spaced images needed; None for all."""
     uses_views = False
     writes_file = False
     """Whether `finish` writes the result to a file, from which `stored` reads it."""
@@ -173,7 +175,13 @@ class Collector(ABC):
 
     def wanted(self) -> Sequence[int]:
         """Return the images needed, in ascending order."""
-        return range(len(self.subject.source))
+        total = len(self.subject.source)
+        return range(total) if self.sample is None else evenly_spaced(total, self.sample)
+
+    def wanted_rows(self, batch: Batch) -> list[int]:
+        """Return the rows of a batch that are needed."""
+        wanted = set(self.wanted())
+        return [row for row, index in enumerate(batch.indices) if index in wanted]
 
     @abstractmethod
     def take(self, batch: Batch) -> None:
@@ -257,8 +265,8 @@ def read_images(
 ) -> Results:
     """Decode every wanted image once and return the result of each kind of collector.
 
-    An earlier pass is resumed if it covered the same kinds. Results that outlive the command only
-    in memory stay in the partial file until `PartialPass.remove`.
+    An interrupted pass is resumed if it covered all of these kinds. Results without a file of their
+    own stay in the partial file, so that an interruption after the pass loses nothing either.
     """
     results: Results = {}
     for kind in kinds:
@@ -291,17 +299,22 @@ def _run_pass(
     place = {"next": np.array(first), "readable": np.array(readable)}
     if progress is not None:
         progress(done, len(order))
-    with_views = any(each.uses_views for each in collectors)
-    for batch, tried in _batches(subject, order[done:], with_views):
+    views, side = None, None
+    if any(each.uses_views for each in collectors):
+        # Local views take no part in the joint distribution.
+        views = subject.views.model_copy(update={"local_views": 0})
+        side = small_image_size(subject.source)
+    for start in range(done, len(order), BATCH):
+        chosen = order[start : start + BATCH]
+        batch = _batch(subject, chosen, views, side)
         if batch is not None:
             for each in collectors:
                 each.take(batch)
             readable += len(batch.indices)
-        done += tried
-        place = {"next": np.array(order[done - 1] + 1), "readable": np.array(readable)}
+        place = {"next": np.array(chosen[-1] + 1), "readable": np.array(readable)}
         saved.save_when_due(partial(_state, collectors, place))
         if progress is not None:
-            progress(done, len(order))
+            progress(start + len(chosen), len(order))
     if not readable:
         raise InputError(f"none of the {len(order):,} images can be read; give others.")
     return place
@@ -327,18 +340,6 @@ def _restore(
         prefix = f"{each.name}."
         each.restore({k.removeprefix(prefix): v for k, v in saved.items() if k.startswith(prefix)})
     return int(saved["next"]), int(saved["readable"])
-
-
-def _batches(
-    subject: Subject, order: Sequence[int], with_views: bool
-) -> Iterator[tuple[Batch | None, int]]:
-    """Yield batches, or None where nothing can be read, with the number of images tried."""
-    # Local views take no part in the joint distribution.
-    views = subject.views.model_copy(update={"local_views": 0})
-    side = small_image_size(subject.source) if with_views else None
-    for start in range(0, len(order), BATCH):
-        chosen = order[start : start + BATCH]
-        yield _batch(subject, chosen, views if with_views else None, side), len(chosen)
 
 
 def _batch(
