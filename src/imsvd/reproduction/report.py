@@ -129,7 +129,7 @@ def body(content: Content, picture: str = "", comment: str = "") -> list[str]:
     experiment, facts = EXPERIMENTS[content["experiment"]], content["environment"]
     runs = content["runs"]
     paragraphs = [
-        f"The paper's {experiment.source}. {experiment.shows}",
+        experiment.shows,
         *([] if experiment.part else ["\n".join(value_table(content["cells"], experiment.axis))]),
         *_order_paragraphs(content),
         *([comment] if comment else []),
@@ -350,7 +350,7 @@ def _overview(contents: Mapping[str, Content]) -> list[str]:
 def _placeholder(experiment: Experiment) -> list[str]:
     command = f"imsvd reproduce run {experiment.name} --data DIR"
     return [
-        f"The paper's {experiment.source}. {experiment.shows}",
+        experiment.shows,
         "",
         f"Not run yet: `{command}`.",
     ]
