@@ -21,7 +21,7 @@ from imsvd.reproduction.results import (
     Point,
     Verdict,
     compare_order,
-    gather_full,
+    gather,
     pooled_deviations,
     training_costs,
 )
@@ -177,7 +177,7 @@ def record(
 
 
 def values(experiment: Experiment, store: Path, row: str, column: str) -> list[float | None]:
-    content = gather_full(experiment, SETUP, store)
+    content = gather(experiment, SETUP, store)
     (cell,) = (c for c in content["cells"] if (c["row"], c["column"]) == (row, column))
     return [run["value"] for run in cell["runs"]]
 
@@ -199,7 +199,7 @@ def test_the_latest_result_on_the_right_images_counts(tmp_path: Path) -> None:
     assert values(UNITS, tmp_path, "top-1", "80") == [70.5]
     assert values(UNITS, tmp_path, "top-5", "80") == [89.9]
     assert values(UNITS, tmp_path, "top-1", "64") == [None]
-    result = gather_full(UNITS, SETUP, tmp_path)
+    result = gather(UNITS, SETUP, tmp_path)
     assert result["runs"] == {"finished": 1, "total": 5}
     assert not result["complete"]
 
@@ -208,7 +208,7 @@ def test_a_run_that_is_not_over_has_no_results(tmp_path: Path) -> None:
     folder = leave_run(tmp_path, run_of(UNITS, "top-1", "80"), epochs=99)
     record(folder, "linear", linear_top1=60.0)
     assert values(UNITS, tmp_path, "top-1", "80") == [None]
-    assert gather_full(UNITS, SETUP, tmp_path)["runs"]["finished"] == 0
+    assert gather(UNITS, SETUP, tmp_path)["runs"]["finished"] == 0
 
 
 def test_time_and_memory_are_what_training_recorded(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_published_backbone_is_read_from_its_own_folder(
 def test_a_figure_counts_when_it_is_drawn(tmp_path: Path) -> None:
     figure = EXPERIMENTS["joint-matrix"]
     folder = leave_run(tmp_path, figure.runs(SETUP)[0])
-    assert not gather_full(figure, SETUP, tmp_path)["complete"]
+    assert not gather(figure, SETUP, tmp_path)["complete"]
     (folder / "explanations").mkdir()
     Image.new("RGB", (40, 40)).save(folder / "explanations" / "joint_matrix.png")
     collect([figure], SETUP, tmp_path, QUIET)

@@ -66,10 +66,6 @@ class Setup(NamedTuple):
         """Epochs for every 100 of the paper."""
         return self.epochs or (100 if self.budget == "full" else CPU_EPOCHS)
 
-    def transfer_data(self, protocol: str) -> str | None:
-        """Return the data given for a transfer protocol; None for other protocols."""
-        return {"voc07": self.voc, "coco": self.coco, "places205": self.places}.get(protocol)
-
 
 def check_setup(setup: Setup) -> None:
     """Reject invalid seeds, epochs and overrides."""

@@ -99,20 +99,9 @@ def prepare(
     jobs: Path = Path("jobs"),
     try_first: bool = False,
 ) -> bool:
-    """Show costs and commands of full-budget experiments, or try them; write job files if wanted.
+    """Show costs and commands of full-budget experiments; write job files for a `launcher`.
 
-    Args:
-        experiments: the experiments; their runs are planned without duplicates.
-        setup: at full budget.
-        out: folder for the runs.
-        machines: hardware of every run.
-        console: where to print.
-        launcher: "slurm" or "torchrun", to write job files.
-        jobs: folder for the job files.
-        try_first: dry-run every configuration here instead of showing costs and commands.
-
-    Returns:
-        Whether no configuration failed.
+    With `try_first`, a dry run replaces costs and commands. Return whether no configuration failed.
     """
     plan = plan_full(experiments, setup, out)
     check_machines(machines)

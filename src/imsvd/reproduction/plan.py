@@ -15,14 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from torch import Tensor, nn
 
-from imsvd.config import Config, override
+from imsvd.config import Config
 from imsvd.encoder import describe_encoder
 from imsvd.grid.jobs import run_folder
 from imsvd.methods import Method, build_method
@@ -32,11 +31,17 @@ from imsvd.progress import progress_bar
 from imsvd.recipes import recipe
 from imsvd.reproduction.experiment import Experiment, PlannedRun, Setup
 from imsvd.reproduction.experiments import OUR_NAMES
-from imsvd.reproduction.results import default_data
+from imsvd.reproduction.results import evaluation_data
 
 PAPER_GPUS = 32
 IMAGENET_IMAGES = 1_281_167
 PLACES205_IMAGES = 2_448_873
+BACKBONE_HOURS = 7.14
+"""Hours per 100 epochs for two views forward and backward through the backbone."""
+HEAD_HOURS = 18.46
+"""Hours per 100 epochs and 10⁹ head parameters; both terms are fitted to IMSVD's reported hours."""
+LARGEST_ERROR = 0.2
+"""Largest relative error of the estimate on the methods of Table IV."""
 COCO_GPU_HOURS = 90_000 * 0.584 * 8 / 3600
 """90,000 iterations on 8 V100, at the 0.584 s that Detectron2's model zoo lists for R50-C4."""
 KEPT_CHECKPOINTS = 3
@@ -52,6 +57,14 @@ PROTOCOL_OPTIONS: dict[str, tuple[str, ...]] = {
     "places205": (),
     "coco": ("--scale", "full"),
 }
+
+
+FORMULA = (
+    f"Hours marked ~ are estimates per 100 epochs: {BACKBONE_HOURS:.2f} h for two views through the "
+    f"backbone (a third of that for forward-only views) plus {HEAD_HOURS:.1f} h per 1000 M head "
+    "parameters, fitted to Tables VI and VII. The largest error on the five methods of Table IV is "
+    f"{100 * LARGEST_ERROR:.0f} %. Batch size is assumed to have no effect."
+)
 
 
 class EvaluationCommand(NamedTuple):
@@ -122,7 +135,7 @@ def plan_full(experiments: Sequence[Experiment], setup: Setup, out: Path) -> Ful
             ] or [(cell.published, setup.data)]
             for encoder, images in encoders:
                 protocol = cell.measure.protocol
-                words = _evaluation_words(protocol, encoder, images, setup, experiment.part)
+                words = _evaluation_words(protocol, encoder, images, setup, experiment.part, out)
                 label = "-".join(filter(None, [protocol, experiment.part]))
                 if words:
                     command = ("imsvd", *words)
@@ -133,10 +146,10 @@ def plan_full(experiments: Sequence[Experiment], setup: Setup, out: Path) -> Ful
 
 
 def _evaluation_words(
-    protocol: str, encoder: str, images: str, setup: Setup, part: str
+    protocol: str, encoder: str, images: str, setup: Setup, part: str, out: Path
 ) -> tuple[str, ...]:
     """Return the command line after `imsvd`; empty if training itself measures the value."""
-    data = setup.transfer_data(protocol) or default_data(protocol, images)
+    data = evaluation_data(protocol, images, setup, out)
     if protocol == "explain":
         # The paper's joint matrix is of the training images.
         split = "train" if part == "joint" else "test"
@@ -224,33 +237,12 @@ class Hours(NamedTuple):
     """The table that reports them; empty for an estimate."""
 
 
-class TimeModel(NamedTuple):
-    """Hours per 100 epochs = `backbone` × passes + `per_million` × millions of head parameters.
-
-    One pass is two views forward and backward through the backbone.
-    """
-
-    backbone: float
-    per_million: float
-
-    def hours(self, config: Config) -> float:
-        """Return the estimate for `config`."""
-        passes = config.method.views_with_gradient
-        forward_only = passes / 3 if sizes(config).momentum else 0.0
-        heads = sizes(config).heads / 1e6
-        return self.backbone * (passes + forward_only) + self.per_million * heads * passes
-
-
-@cache
-def time_model() -> TimeModel:
-    """Fit the two terms to the reported hours of IMSVD's projectors, by least squares."""
-    reported = {key[1]: hours for key, hours in _reported_hours().items() if key[0] == "imsvd"}
-    configs = [override(recipe("imagenet"), [f"method.projector={list(key)}"]) for key in reported]
-    heads = np.array([sizes(config).heads / 1e6 for config in configs])
-    hours = np.array([hours.value for hours in reported.values()])
-    matrix = np.stack([np.ones(len(heads)), heads], axis=1)
-    backbone, per_million = np.linalg.lstsq(matrix, hours, rcond=None)[0]
-    return TimeModel(float(backbone), float(per_million))
+def estimated_hours(config: Config) -> float:
+    """Return hours per 100 epochs by the two terms."""
+    passes = config.method.views_with_gradient
+    forward_only = passes / 3 if sizes(config).momentum else 0.0
+    heads = sizes(config).heads / 1e9
+    return BACKBONE_HOURS * (passes + forward_only) + HEAD_HOURS * heads * passes
 
 
 @cache
@@ -278,10 +270,10 @@ def hours_per_100_epochs(config: Config) -> Hours:
     reported = _reported_hours()
     if _hours_key(config) in reported:
         return reported[_hours_key(config)]
-    estimate = time_model().hours(config)
+    estimate = estimated_hours(config)
     usual = recipe("imagenet", config.method.name)
     if _hours_key(usual) in reported:
-        estimate += reported[_hours_key(usual)].value - time_model().hours(usual)
+        estimate += reported[_hours_key(usual)].value - estimated_hours(usual)
     return Hours(estimate, "")
 
 
@@ -296,32 +288,13 @@ def evaluation_gpu_hours(protocol: str) -> float:
     An epoch of one view forward costs a sixth of the backbone's share of a training epoch, which
     has two views and a backward pass twice as long. VOC 2007 and figures take minutes.
     """
-    epoch = time_model().backbone * PAPER_GPUS / 6 / 100
+    epoch = BACKBONE_HOURS * PAPER_GPUS / 6 / 100
     return {
         "linear": 100 * epoch,
         "places205": 14 * PLACES205_IMAGES / IMAGENET_IMAGES * epoch,
         "knn": epoch,
         "coco": COCO_GPU_HOURS,
     }.get(protocol, 0.1)
-
-
-def largest_miss() -> float:
-    """Return the largest relative error of the fit on the methods of Table IV."""
-    return max(
-        abs(time_model().hours(recipe("imagenet", OUR_NAMES[name])) / columns["hours"] - 1)
-        for name, columns in paper_tables()["cost"].rows.items()
-    )
-
-
-def formula() -> str:
-    """Describe how unreported hours are estimated."""
-    model = time_model()
-    return (
-        f"Hours marked ~ are estimates per 100 epochs: {model.backbone:.2f} h for two views through the "
-        f"backbone (a third of that for forward-only views) plus {1000 * model.per_million:.1f} h per 1000 M "
-        "head parameters, fitted to Tables VI and VII. The largest error on the five methods of Table IV is "
-        f"{100 * largest_miss():.0f} %. Batch size is assumed to have no effect."
-    )
 
 
 def show_plan(plan: FullPlan, nodes: int, gpus: int, console: Console) -> None:
@@ -367,5 +340,5 @@ def _totals(plan: FullPlan, nodes: int, gpus: int) -> list[str]:
         f"{'; COCO by the times listed for Detectron2' * has_coco}.",
         f"Disk: at most {disk:,.0f} GB, of which {encoders:,.1f} GB are encoders; checkpoints can be deleted "
         "after a run. Images and evaluations are not included.",
-        formula(),
+        FORMULA,
     ]

@@ -37,7 +37,7 @@ def draw_picture(experiment: Experiment, setup: Setup, content: Content, store: 
     path = folder / picture_name(experiment)
     if experiment.part:
         runs = [run_folder(store, job) for job in experiment.jobs(setup)]
-        figures = [figure for run in runs for figure in drawn_figures(run, experiment)]
+        figures = [figure for run in runs for figure in drawn_figures(run, experiment.part)]
         if figures:
             _copy_figure(figures[0], path)
         return bool(figures)

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from imsvd.provenance import environment
 from imsvd.reproduction.experiment import CPU_EPOCHS, Budget, Experiment, Setup
 from imsvd.reproduction.experiments import EXPERIMENTS
 from imsvd.reproduction.plots import draw_picture, in_order, picture_name
-from imsvd.reproduction.results import VERDICTS, Content, experiment_folder, gather_full
+from imsvd.reproduction.results import VERDICTS, Content, experiment_folder, gather
 from imsvd.runs import RunFolder
 
 SHOWN_REVERSALS = 6
@@ -92,7 +93,7 @@ def collect(
     facts["cpu"] = f"not recorded by the runs; collected on {facts['cpu']}"
     contents = []
     for experiment in experiments:
-        contents.append(write_result(gather_full(experiment, setup, store), store, facts))
+        contents.append(write_result(gather(experiment, setup, store), store, facts))
         draw_picture(experiment, setup, contents[-1], store)
     show_results(contents, (), console)
     return contents
@@ -268,42 +269,6 @@ def _summary(content: Content) -> list[str]:
     ]
 
 
-INTRODUCTION = f"""\
-# The paper's tables and figures
-
-<!-- Written by `imsvd reproduce collect --write-docs`; manual changes are overwritten. -->
-
-Every table and figure of the paper (arXiv 2501.03469) is an experiment with a name. Each can run at
-two scales. `imsvd reproduce plan` prepares the original experiment for a cluster
-([cluster.md](cluster.md)). `imsvd reproduce run` runs a small version on a CPU: the recipe
-`cifar10-cpu`, {CPU_EPOCHS} epochs for every 100 of the paper, and all other settings in proportion.
-Its numbers are far below the paper's; only their order can be compared.
-
-```
-imsvd reproduce list                                                # names of all experiments
-imsvd reproduce run all --data DIR --parallel 2                     # everything, on this machine
-imsvd reproduce run units width --data DIR --seeds 3 --epochs 10    # two tables, more precisely
-imsvd reproduce plan units --data /data/imagenet                    # hardware, hours, disk, commands
-imsvd reproduce collect units --data /data/imagenet                 # tables of the cluster's results
-imsvd reproduce collect --out benchmarks/reproduction --write-docs docs/reproduction.md   # this page
-```
-
-`DIR` holds labeled images in `train/` and `test/`. The command can be interrupted at any time; run it
-again to resume. Finished runs are never repeated, and a run that several experiments share is
-trained once. This page quotes the file `comment.md` beside each result and in the store itself.
-
-## How the order is judged
-
-A comparison is a pair of numbers that the paper compares: two rows of a column, or two columns of a
-row. It is *kept* if our numbers differ in the same direction, otherwise *reversed*. It is *within the
-spread* if they differ by no more than the standard deviation over seeds (pooled over the table), so
-the difference may be noise. *Order holds* is "yes" if no comparison is reversed, "within the spread"
-if comparisons are reversed only within the spread, and otherwise "no". Kendall's tau is the number
-kept minus the number reversed, divided by all comparisons: 1 for the paper's order, -1 for its
-opposite. Ties in the paper are not compared.
-"""
-
-
 def write_page(store: Path, path: Path) -> list[str]:
     """Write the page and its pictures in images/; return the names of experiments with results."""
     budgets: tuple[Budget, ...] = ("cpu", "full")
@@ -319,7 +284,8 @@ def write_page(store: Path, path: Path) -> list[str]:
             f"{store} holds no results, so {path} would lose its content; "
             "pass the store with its results as --out, or delete the page first."
         )
-    lines = [INTRODUCTION, "## Overview", ""]
+    introduction = files("imsvd.reproduction").joinpath("page.md").read_text(encoding="utf-8")
+    lines = [introduction.format(CPU_EPOCHS=CPU_EPOCHS), "## Overview", ""]
     lines += _overview(small) if small or full else ["No experiment has been run yet."]
     lines += ["", "At the paper's scale:", "", *_overview(full)] if full else []
     comment = read_comment(store)

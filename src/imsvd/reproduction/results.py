@@ -10,7 +10,7 @@ regardless of the spread; our own ties count as neither.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -19,6 +19,7 @@ from imsvd.encoder import results_path
 from imsvd.evaluation.results import as_in_the_paper, is_of_untrained, read_results
 from imsvd.grid.comparison import Spread, spread
 from imsvd.grid.jobs import Job, run_folder
+from imsvd.grid.runner import GridState
 from imsvd.pretraining.metrics import largest_peak, median_epoch_seconds
 from imsvd.reproduction.experiment import Budget, Cell, Direction, Experiment, Setup
 from imsvd.runs import RunFolder
@@ -110,6 +111,18 @@ class Order(NamedTuple):
             return "no"
         return "within the spread" if self.counts["reversed within the spread"] else "yes"
 
+    def describe(self) -> dict[str, Any]:
+        """Return the order as plain values."""
+        reversed_pairs = [pair for pair in self.pairs if pair.verdict == "reversed"]
+        return {
+            "holds": self.holds,
+            "comparisons": len(self.pairs),
+            "counts": self.counts,
+            "tau": self.tau,
+            "best": [best._asdict() for best in self.best],
+            "reversed": [[pair.larger.name, pair.smaller.name] for pair in reversed_pairs],
+        }
+
 
 def compare_order(points: Sequence[Point], directions: Sequence[Direction]) -> Order:
     """Compare our values with the paper's along `directions`."""
@@ -189,118 +202,43 @@ def experiment_folder(store: Path, name: str, budget: Budget = "cpu") -> Path:
     return store / FOLDERS[budget] / name
 
 
-class Source(NamedTuple):
-    """Where a value of a cell is read from: a run, or the results of a published backbone."""
-
-    folder: Path
-    job: Job | None
-
-
-def _sources(cell: Cell, store: Path) -> list[Source]:
-    if cell.published:
-        return [Source(results_path(cell.published), None)]
-    return [Source(run_folder(store, job), job) for job in cell.jobs]
+def evaluation_data(protocol: str, images: str, setup: Setup, store: Path) -> str:
+    """Return the data of a protocol for an encoder trained on `images`."""
+    given = {"voc07": setup.voc, "coco": setup.coco, "places205": setup.places}
+    if protocol not in given:
+        return images
+    if setup.budget == "full":
+        return given[protocol] or {"voc07": "voc2007"}.get(protocol, protocol)
+    scenes = str(store / "data" / f"scenes-{protocol}")
+    return given[protocol] or (images if protocol == "places205" else scenes)
 
 
-def describe(
-    experiment: Experiment,
-    setup: Setup,
-    store: Path,
-    value: Callable[[Cell, Source], float | None],
-    is_finished: Callable[[Job], bool],
-) -> dict[str, Any]:
-    """Return the content of result.json, except failures and environment."""
-    cells, points = [], []
-    for cell in experiment.cells(setup):
-        found = [(source, value(cell, source)) for source in _sources(cell, store)]
-        ours = spread([number for _, number in found])
-        cells.append(_describe_cell(cell, found, ours, store))
-        if cell.paper is not None and ours is not None:
-            measure = cell.measure
-            place = (cell.row, cell.column, measure.title, cell.paper)
-            points.append(Point(*place, ours, measure.lower_is_better))
-    order, jobs = compare_order(points, experiment.compares), experiment.jobs(setup)
-    return {
-        "experiment": experiment.name,
-        "budget": setup.budget,
-        "setup": setup._asdict() | {"epochs": setup.epochs_per_100},
-        "runs": {"finished": sum(map(is_finished, jobs)), "total": len(jobs)},
-        "complete": all(run["value"] is not None for cell in cells for run in cell["runs"]),
-        "parallel": 1,
-        "cells": cells,
-        "order": {
-            "holds": order.holds,
-            "comparisons": len(order.pairs),
-            "counts": order.counts,
-            "tau": order.tau,
-            "best": [best._asdict() for best in order.best],
-            "reversed": [
-                [pair.larger.name, pair.smaller.name]
-                for pair in order.pairs
-                if pair.verdict == "reversed"
-            ],
-        },
-        "failures": [],
-    }
+def drawn_figures(run: Path, part: str) -> list[Path]:
+    """Return the pictures of a part of the explanations of a run."""
+    return sorted((run / "explanations").glob(FIGURES[part]))
 
 
-def _describe_cell(
-    cell: Cell, found: Sequence[tuple[Source, float | None]], ours: Spread | None, store: Path
-) -> dict[str, Any]:
-    runs = []
-    for (folder, job), number in found:
-        shown = folder.relative_to(store) if folder.is_relative_to(store) else folder
-        seed = job.config.seed if job else None
-        runs.append({"seed": seed, "value": number, "folder": str(shown)})
-    return {
-        "row": cell.row,
-        "column": cell.column,
-        "setting": cell.setting,
-        "protocol": cell.measure.protocol,
-        "measure": cell.measure.title,
-        "metric": cell.measure.metric,
-        "paper": cell.paper,
-        "paper_measure": cell.paper_title,
-        "mean": ours and ours.mean,
-        "sd": ours and ours.deviation,
-        "runs": runs,
-    }
+def measured(
+    folder: Path, protocol: str, data: str, budget: Budget, epochs: int | None
+) -> dict[str, float]:
+    """Return the latest metrics in results.jsonl that apply; empty if there are none.
 
-
-def gather_full(experiment: Experiment, setup: Setup, store: Path) -> dict[str, Any]:
-    """Return the result of an experiment at full budget from the runs and evaluations in `store`.
-
-    metrics.jsonl of a run has time and memory, results.jsonl the evaluations, explanations/ the
-    figures.
+    They must be of the finished encoder and on `data`. At full budget, the settings must be the
+    paper's; at the CPU budget they are adapted to small data, as the recorded names say.
     """
-
-    def value(cell: Cell, source: Source) -> float | None:
-        protocol, metric = cell.measure.protocol, cell.measure.metric
-        if source.job and not is_trained(source.folder):
-            return None
-        if protocol == "explain":
-            return 1.0 if drawn_figures(source.folder, experiment) else None
-        if protocol == "training":
-            return training_costs(RunFolder(source.folder).metrics()).get(metric)
-        images = source.job.config.data.source if source.job else setup.data
-        data = setup.transfer_data(protocol) or default_data(protocol, images)
-        epochs = source.job.epochs if source.job else None
-        for record in reversed(read_results(source.folder)):
-            if _matches(record, protocol, data, epochs) and metric in record["metrics"]:
-                return float(record["metrics"][metric])
-        return None
-
-    return describe(experiment, setup, store, value, lambda job: is_trained(run_folder(store, job)))
-
-
-def default_data(protocol: str, images: str) -> str:
-    """Return the data of a protocol unless others are given, for an encoder trained on `images`."""
-    return {"voc07": "voc2007", "places205": "places205", "coco": "coco"}.get(protocol, images)
-
-
-def drawn_figures(run: Path, experiment: Experiment) -> list[Path]:
-    """Return the pictures of an experiment's figure in a run's explanations."""
-    return sorted((run / "explanations").glob(FIGURES[experiment.part]))
+    metrics: dict[str, float] = {}
+    for record in read_results(folder):
+        details = record.get("details", {})
+        name = record["protocol"]
+        if (
+            (name == protocol or (budget == "cpu" and name == f"{protocol}-adapted"))
+            and Path(record["data"]).resolve() == Path(data).resolve()
+            and not is_of_untrained(record)
+            and details.get("epoch") == epochs
+            and (budget == "cpu" or as_in_the_paper(protocol, details))
+        ):
+            metrics |= {key.replace("_adapted", ""): x for key, x in record["metrics"].items()}
+    return metrics
 
 
 def training_costs(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -317,13 +255,92 @@ def is_trained(folder: Path) -> bool:
     return bool(records) and records[-1]["epoch"] >= run.config().training.epochs
 
 
-def _matches(record: Mapping[str, Any], protocol: str, data: str, epochs: int | None) -> bool:
-    """Whether a result is of the finished encoder, on `data`, with the paper's settings."""
-    details = record.get("details", {})
-    return (
-        record["protocol"] == protocol
-        and record["data"] == data
-        and not is_of_untrained(record)
-        and details.get("epoch") == epochs
-        and as_in_the_paper(protocol, details)
-    )
+def gather(
+    experiment: Experiment, setup: Setup, store: Path, state: GridState | None = None
+) -> dict[str, Any]:
+    """Return the content of result.json, without environment, from what `store` holds.
+
+    Args:
+        experiment: the experiment.
+        setup: budget and choices of its runs.
+        store: folder of the runs.
+        state: outcomes and failures of the grid, at the CPU budget.
+    """
+
+    def is_finished(job: Job) -> bool:
+        return is_trained(run_folder(store, job)) if state is None else job in state.outcomes
+
+    def value(cell: Cell, folder: Path, job: Job | None) -> float | None:
+        protocol, metric = cell.measure.protocol, cell.measure.metric
+        if job and not is_finished(job):
+            return None
+        if protocol == "grid" and job and state:
+            outcome = state.outcomes[job]
+            costs = {
+                "seconds_per_epoch": outcome.seconds_per_epoch,
+                "peak_mebibytes": outcome.peak_mebibytes,
+            }
+            return costs[metric] if metric in costs else outcome.metrics.get(metric)
+        if protocol == "explain":
+            return 1.0 if drawn_figures(folder, experiment.part) else None
+        if protocol == "training":
+            return training_costs(RunFolder(folder).metrics()).get(metric)
+        images = job.config.data.source if job else setup.data
+        data = evaluation_data(protocol, images, setup, store)
+        epochs = job.epochs if job else None
+        return measured(folder, protocol, data, setup.budget, epochs).get(metric)
+
+    cells, points = [], []
+    for cell in experiment.cells(setup):
+        sources: list[tuple[Path, Job | None]] = [(run_folder(store, j), j) for j in cell.jobs]
+        if cell.published:
+            sources = [(results_path(cell.published), None)]
+        found = [(folder, job, value(cell, folder, job)) for folder, job in sources]
+        ours = spread([number for *_, number in found])
+        cells.append(_describe_cell(cell, found, ours, store))
+        if cell.paper is not None and ours is not None:
+            measure = cell.measure
+            place = (cell.row, cell.column, measure.title, cell.paper)
+            points.append(Point(*place, ours, measure.lower_is_better))
+    jobs = experiment.jobs(setup)
+    outcomes = [state.outcomes[job] for job in jobs if job in state.outcomes] if state else []
+    failures = state.failures if state else {}
+    return {
+        "experiment": experiment.name,
+        "budget": setup.budget,
+        "setup": setup._asdict() | {"epochs": setup.epochs_per_100},
+        "runs": {"finished": sum(map(is_finished, jobs)), "total": len(jobs)},
+        "complete": all(run["value"] is not None for cell in cells for run in cell["runs"]),
+        "parallel": max((outcome.parallel for outcome in outcomes), default=1),
+        "cells": cells,
+        "order": compare_order(points, experiment.compares).describe(),
+        "failures": [f"{j.title}: {failures[j]} ({j.name})" for j in jobs if j in failures],
+    }
+
+
+def _describe_cell(
+    cell: Cell,
+    found: Sequence[tuple[Path, Job | None, float | None]],
+    ours: Spread | None,
+    store: Path,
+) -> dict[str, Any]:
+    return {
+        "row": cell.row,
+        "column": cell.column,
+        "setting": cell.setting,
+        "protocol": cell.measure.protocol,
+        "measure": cell.measure.title,
+        "metric": cell.measure.metric,
+        "paper": cell.paper,
+        "paper_measure": cell.paper_title,
+        "mean": ours and ours.mean,
+        "sd": ours and ours.deviation,
+        "runs": [
+            {
+                "seed": job.config.seed if job else None,
+                "value": number,
+                "folder": str(path.relative_to(store) if path.is_relative_to(store) else path),
+            }
+            for path, job, number in found
+        ],
+    }
