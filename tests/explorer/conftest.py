@@ -65,8 +65,8 @@ def client(explained: Path, explained_photographs: Path) -> Iterator[TestClient]
         yield made
 
 
-class Ask:
-    """Asks for JSON and checks the status."""
+class Api:
+    """Fetches JSON and checks the status."""
 
     def __init__(self, client: TestClient) -> None:
         self.client = client
@@ -78,7 +78,7 @@ class Ask:
         return record
 
     def error(self, path: str, status: int) -> str:
-        """The sentence of a refusal."""
+        """Return the message of an error response."""
         record = self(path, status)
         assert list(record) == ["error"]
         sentence: str = record["error"]
@@ -87,5 +87,5 @@ class Ask:
 
 
 @pytest.fixture(scope="session")
-def ask(client: TestClient) -> Ask:
-    return Ask(client)
+def api(client: TestClient) -> Api:
+    return Api(client)

@@ -1,4 +1,4 @@
-"""The explorer on a real port, as long as a test needs it."""
+"""The explorer on a real port."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ from imsvd.explorer.serving import listen
 
 @contextmanager
 def served(app: FastAPI) -> Iterator[int]:
-    """Serve `app` from a thread at 127.0.0.1 and give the port."""
+    """Serve `app` from a thread on 127.0.0.1 and yield the port."""
     with listen("127.0.0.1", 0) as opened:
         server = uvicorn.Server(uvicorn.Config(app, log_level="critical", ws="none"))
         thread = threading.Thread(target=server.run, args=([opened],), daemon=True)

@@ -11,12 +11,12 @@ from imsvd.evaluation.results import append_result
 from imsvd.explanations import PARTS
 from imsvd.explorer import ExplainedRun, open_run
 from imsvd.explorer.comparison import agreement, code_information, compare, training
-from tests.explorer.conftest import Ask
+from tests.explorer.conftest import Api
 from tests.oracles import explorer as oracle
 
 
-def test_training_is_told_as_series_with_bounds(ask: Ask, explained: Path) -> None:
-    answer = ask("runs/0/training")
+def test_training_curves_are_series_with_bounds(api: Api, explained: Path) -> None:
+    answer = api("runs/0/training")
     records = [json.loads(line) for line in (explained / "metrics.jsonl").read_text().splitlines()]
     series = {item["name"]: item["points"] for item in answer["series"]}
     assert series["loss"] == [[record["epoch"], record["loss"]] for record in records]
@@ -27,7 +27,7 @@ def test_training_is_told_as_series_with_bounds(ask: Ask, explained: Path) -> No
     assert answer["bounds"]["loss"] == {name: values["total"] for name, values in bounds.items()}
 
 
-def test_only_finite_numbers_are_told(explained: Path, tmp_path: Path) -> None:
+def test_training_curves_contain_only_finite_numbers(explained: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(explained, tmp_path / "run"))
     lines = ['{"epoch": 1, "loss": NaN, "lr": 0.5, "name": "x", "terms": {"a": Infinity, "b": 2}}']
     lines += ['{"epoch": 2, "loss": 1.5, "fine": true, "terms": {"b": 3}}', '{"epoch": 3, "lo']
@@ -64,7 +64,7 @@ def test_runs_are_compared_number_by_number(
     assert answer["agreement"]["mutual_information"] is None
 
 
-def test_codes_of_the_same_images_are_compared_by_what_they_tell(opened: ExplainedRun) -> None:
+def test_code_information_is_the_mutual_information_of_the_codes(opened: ExplainedRun) -> None:
     codes = opened.encodings.codes
     found = code_information(codes, codes[:, ::-1], (opened.units, opened.units))
     for a in range(4):
@@ -87,7 +87,7 @@ def test_images_are_matched_by_name(opened: ExplainedRun) -> None:
     assert information[2, 2] == pytest.approx(oracle.mutual_information(column, column), abs=1e-3)
 
 
-def test_a_comparison_is_answered(ask: Ask) -> None:
-    answer = ask("compare?first=0&second=0")
+def test_a_run_compared_with_itself_has_equal_rows(api: Api) -> None:
+    answer = api("compare?first=0&second=0")
     assert answer["agreement"]["common_images"] == 128
     assert all(row["first"] == row["second"] for row in answer["rows"])

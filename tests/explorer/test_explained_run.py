@@ -1,4 +1,4 @@
-"""Opening a run: everything that can be missing or old, with the remedy."""
+"""Opening a run: missing, changed or damaged files are reported with the remedy."""
 
 import json
 import shutil
@@ -15,7 +15,7 @@ from imsvd.explorer.explorer import EncoderThread
 
 @pytest.fixture
 def run(explained_photographs: Path, tmp_path: Path) -> Path:
-    """A copy with images of its own, to be spoilt."""
+    """A copy with its own images, to be damaged by a test."""
     path = Path(shutil.copytree(explained_photographs, tmp_path / "run"))
     data = shutil.copytree(explained_photographs.parent / "data", tmp_path / "data")
     summary = path / "explanations" / "summary.json"
@@ -24,7 +24,7 @@ def run(explained_photographs: Path, tmp_path: Path) -> Path:
     return path
 
 
-def test_a_run_that_is_in_order_opens(run: Path) -> None:
+def test_an_intact_run_opens(run: Path) -> None:
     assert len(open_run(run).encodings.images) == 5
 
 

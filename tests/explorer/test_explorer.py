@@ -1,4 +1,4 @@
-"""The thread of the encoders: one piece of work at a time, and not without end."""
+"""The encoder thread runs one task at a time and limits its queue."""
 
 import asyncio
 import threading
@@ -10,7 +10,7 @@ from imsvd.explorer import explorer
 from imsvd.explorer.explorer import BusyError, EncoderThread
 
 
-def test_work_is_done_one_piece_at_a_time_in_another_thread() -> None:
+def test_tasks_run_one_at_a_time_in_another_thread() -> None:
     inside: list[int] = []
     names: set[str] = set()
 
@@ -32,7 +32,7 @@ def test_work_is_done_one_piece_at_a_time_in_another_thread() -> None:
     encoders.close()
 
 
-def test_more_than_can_wait_is_refused_and_later_work_is_not(
+def test_a_full_queue_is_refused_and_later_work_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(explorer, "MAX_WAITING", 3)
@@ -44,7 +44,7 @@ def test_more_than_can_wait_is_refused_and_later_work_is_not(
     async def many() -> list[object]:
         waiting = [encoders.run(lambda: time.sleep(0.01)) for _ in range(5)]
         first = await asyncio.gather(*waiting, return_exceptions=True)
-        # Work that fails gives its place back as well.
+        # Tasks that fail free their place in the queue too.
         second = [
             await asyncio.gather(encoders.run(fail), return_exceptions=True) for _ in range(5)
         ]

@@ -1,4 +1,4 @@
-"""Who is answered: hosts, tokens, origins; and that no name from outside becomes a path."""
+"""Access control by host, token and origin; names in requests never become paths."""
 
 import http.client
 import socket
@@ -61,7 +61,7 @@ NAMES = (
 
 
 class Opened:
-    """The files that this process opens while it watches."""
+    """Records the files that this process opens."""
 
     def __init__(self) -> None:
         self.paths: list[str] = []
@@ -88,7 +88,7 @@ def get(port: int, path: str, **headers: str) -> tuple[int, bytes]:
     return answer.status, content
 
 
-def test_no_name_from_outside_becomes_a_path(port: int, explained: Path) -> None:
+def test_no_name_in_a_request_becomes_a_path(port: int, explained: Path) -> None:
     (explained.parent / "secret.txt").write_text("a secret")
     paths = [place.format(name) for place in PLACES for name in NAMES]
     assert len(paths) > 300
@@ -106,14 +106,14 @@ def test_no_name_from_outside_becomes_a_path(port: int, explained: Path) -> None
     assert all(content.startswith(b'{"error"') for _, content in answers)
     forbidden = ("/etc/passwd", str(explained.parent), "explained_run.py", "secret")
     assert [path for path in opened.paths if any(part in path for part in forbidden)] == []
-    # The watch does see what is opened.
+    # The recorder does see what is opened.
     opened.watching = True
     assert get(port, "/static/index.html")[0] == 200
     opened.watching = False
     assert any(path.endswith("static/index.html") for path in opened.paths)
 
 
-def test_malformed_requests_do_not_end_the_server(port: int) -> None:
+def test_the_server_survives_malformed_requests(port: int) -> None:
     for request in (
         b"GET / HTTP/1.1\r\n\r\n",
         b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nHost: evil.example\r\n\r\n",
@@ -145,7 +145,7 @@ def test_malformed_requests_do_not_end_the_server(port: int) -> None:
         ("", 400),
     ],
 )
-def test_only_the_machine_itself_is_a_good_host(
+def test_by_default_only_loopback_hosts_are_accepted(
     opened: ExplainedRun, host: str, status: int
 ) -> None:
     client = TestClient(create_app([opened], port=8000), base_url=BASE)
@@ -163,14 +163,14 @@ def test_only_the_machine_itself_is_a_good_host(
         ("::", "[fe80::1]:8000", 200),
     ],
 )
-def test_a_host_that_was_asked_for_is_good_too(
+def test_a_configured_host_is_accepted(
     opened: ExplainedRun, served_at: str, host: str, status: int
 ) -> None:
     client = TestClient(create_app([opened], host=served_at, port=8000), base_url=BASE)
     assert client.get("/api/runs", headers={"Host": host}).status_code == status
 
 
-def test_a_token_is_asked_for_everywhere(opened: ExplainedRun) -> None:
+def test_every_address_requires_the_token(opened: ExplainedRun) -> None:
     client = TestClient(create_app([opened], token=TOKEN), base_url=BASE)
     for path in ("/", "/static/app.js", "/api/runs", "/api/runs/0/images/0/thumbnail", "/none"):
         refused = client.get(path)
@@ -209,16 +209,16 @@ def test_a_token_in_the_address_becomes_a_cookie(opened: ExplainedRun) -> None:
         ({"Sec-Fetch-Site": "same-origin"}, 400),
     ],
 )
-def test_only_the_page_itself_may_send(
+def test_only_the_explorers_page_may_upload(
     client: TestClient, headers: dict[str, str], status: int
 ) -> None:
-    """A status of 400 is of what was sent: no image."""
+    """Status 400 means that the upload was accepted and found to be no image."""
     kind = {"Content-Type": "image/png"}
     answer = client.post("/api/runs/0/uploads", content=b"no image", headers=kind | headers)
     assert answer.status_code == status
 
 
-def test_every_answer_has_the_protective_headers(client: TestClient) -> None:
+def test_every_response_has_the_protective_headers(client: TestClient) -> None:
     for path in ("/", "/static/style.css", "/api/runs", "/api/runs/0/images/0/thumbnail", "/none"):
         answer = client.get(path)
         assert {name: answer.headers[name] for name in HEADERS} == HEADERS
@@ -228,7 +228,7 @@ def test_every_answer_has_the_protective_headers(client: TestClient) -> None:
     assert "frame-ancestors 'none'" in HEADERS["Content-Security-Policy"]
 
 
-def test_a_defect_is_a_sentence_and_the_server_lives(
+def test_the_server_survives_a_defect_and_reports_it_in_a_sentence(
     opened: ExplainedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: object) -> None:

@@ -49,7 +49,7 @@ VIEWS = {
 
 
 def made_up_information() -> NDArray[np.float32]:
-    """Values that differ, which those of a hardly trained run do not within three digits."""
+    """Values that differ in three digits, unlike those of a barely trained run."""
     return np.random.default_rng(0).random((4, 4), dtype=np.float32)
 
 
@@ -74,7 +74,7 @@ def browser() -> Iterator[Browser]:
 
 @contextmanager
 def opened_page(browser: Browser, **settings: Any) -> Iterator[tuple[Page, list[str]]]:
-    """A page and the list of what goes wrong in it."""
+    """Yield a page and the list of its errors."""
     context = browser.new_context(**settings)
     page = context.new_page()
     problems: list[str] = []
@@ -86,13 +86,13 @@ def opened_page(browser: Browser, **settings: Any) -> Iterator[tuple[Page, list[
 
 
 def failures(request: Request) -> list[str]:
-    """What failed; an image request that is canceled when its page is left has not."""
+    """Return why a request failed; one canceled by leaving the page has not failed."""
     return [] if request.failure == "net::ERR_ABORTED" else [f"{request.url}: {request.failure}"]
 
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A page in which nothing may go wrong."""
+    """A page that must have no errors."""
     with opened_page(browser) as (made, problems):
         yield made
         assert problems == []
@@ -119,7 +119,7 @@ def accessibility_problems(page: Page, *rules: str) -> list[str]:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_every_view_is_whole_and_accessible(page: Page, address: str, view: str) -> None:
+def test_every_view_is_complete_and_accessible(page: Page, address: str, view: str) -> None:
     open_view(page, address, view, VIEWS[view])
     assert page.title().endswith("imsvd explorer")
     assert accessibility_problems(page) == []
@@ -132,7 +132,7 @@ def test_every_view_is_whole_and_accessible(page: Page, address: str, view: str)
     assert page.evaluate(too_wide) == []
 
 
-def test_the_page_asks_for_all_its_modules_at_once() -> None:
+def test_the_page_preloads_all_its_modules() -> None:
     named = re.findall(r"/static/([a-z]+\.js)", (STATIC / INDEX).read_text())
     assert sorted(named) == sorted(path.name for path in STATIC.glob("*.js"))
 
@@ -218,7 +218,7 @@ def test_the_first_tap_shows_the_evidence_and_the_second_opens(
         assert problems == []
 
 
-def test_the_code_is_that_of_the_encoder_and_shows_its_evidence(
+def test_the_page_shows_the_code_of_the_encoder_and_its_evidence(
     page: Page, address: str, explained: Path
 ) -> None:
     open_view(page, address, "#/runs/0/images/12")
@@ -230,7 +230,7 @@ def test_the_code_is_that_of_the_encoder_and_shows_its_evidence(
     assert said.startswith(f"Evidence for unit {code[2]} of variable 2")
 
 
-def test_neighbors_come_with_the_reason(page: Page, address: str) -> None:
+def test_neighbors_show_the_units_they_share(page: Page, address: str) -> None:
     open_view(page, address, "#/runs/0/images/12")
     why = page.locator(".why").first
     shared = int(why.inner_text().split()[0])
@@ -239,7 +239,7 @@ def test_neighbors_come_with_the_reason(page: Page, address: str) -> None:
     assert reason.locator(".pairs li").count() == shared
     assert reason.locator("img").first.evaluate("image => image.alt").endswith("in this image")
     page.locator(".cell.shared").first.wait_for()
-    # What is opened may push the button from under the pointer; it still has the focus.
+    # The panel may move the button away from the pointer; the button keeps the focus.
     why.hover()
     page.mouse.move(0, 0)
     assert page.locator(".cell.shared").count() == shared
@@ -259,7 +259,7 @@ def an_image() -> bytes:
 
 
 def drop(page: Page, content: bytes, kind: str) -> None:
-    """Drops a file onto the page as a person would."""
+    """Drop a file onto the page."""
     script = """([bytes, type]) => {
       const carried = new DataTransfer();
       carried.items.add(new File([new Uint8Array(bytes)], "file", { type }));
@@ -322,7 +322,7 @@ def test_a_file_that_is_no_image_is_refused_with_a_sentence(browser: Browser, ad
         wait_for_heading(page, "Images")
 
 
-def test_a_run_without_the_joint_matrix_says_how_to_make_it(page: Page, address: str) -> None:
+def test_without_a_joint_matrix_the_page_names_the_command(page: Page, address: str) -> None:
     open_view(page, address, "#/runs/2/dependence")
     assert "imsvd explain" in page.locator(".notice").inner_text()
     assert "--only joint" in page.locator(".notice").inner_text()
@@ -361,7 +361,7 @@ def test_keys_reach_everything(page: Page, address: str) -> None:
     assert page.evaluate("document.activeElement.tagName") == "H1"
 
 
-def test_the_map_of_information_is_read_by_keys_and_pointer(page: Page, address: str) -> None:
+def test_the_heat_map_is_readable_by_keys_and_pointer(page: Page, address: str) -> None:
     values = made_up_information()
     open_view(page, address, "#/runs/1/dependence?m=1&n=2")
     field, reading = page.locator("#information"), page.locator("output").first
@@ -381,7 +381,7 @@ def test_the_map_of_information_is_read_by_keys_and_pointer(page: Page, address:
     page.get_by_role("heading", name="Variables 1 and 2").wait_for()
 
 
-def test_the_values_of_a_map_are_a_table_on_demand(
+def test_a_heat_map_shows_its_values_as_a_table_on_demand(
     page: Page, address: str, explained: Path
 ) -> None:
     values = np.load(explained / "explanations" / "joint_matrix.npy")[4:8, 8:12]
@@ -396,7 +396,9 @@ def test_the_values_of_a_map_are_a_table_on_demand(
     assert button.get_attribute("aria-expanded") == "false"
 
 
-def test_the_curves_are_those_of_the_training(page: Page, address: str, explained: Path) -> None:
+def test_training_curves_show_the_recorded_metrics(
+    page: Page, address: str, explained: Path
+) -> None:
     records = [json.loads(line) for line in (explained / "metrics.jsonl").read_text().splitlines()]
     open_view(page, address, "#/runs/0/training")
     chart = page.locator(".chart-box").first
@@ -410,7 +412,7 @@ def test_the_curves_are_those_of_the_training(page: Page, address: str, explaine
     assert float(value) == pytest.approx(records[0]["loss"], rel=0.01)
 
 
-def test_two_runs_are_put_side_by_side(page: Page, address: str) -> None:
+def test_two_runs_are_shown_side_by_side(page: Page, address: str) -> None:
     open_view(page, address, "#/compare/0/1")
     rows = page.locator("tr", has_text="explained images")
     assert rows.locator("td").all_inner_texts() == ["128", "128", "0"]

@@ -30,7 +30,7 @@ from imsvd.explorer.pictures import (
     encoder_crop,
     unit_map,
 )
-from tests.explorer.conftest import BASE, Ask
+from tests.explorer.conftest import BASE, Api
 
 
 def decoded(content: bytes) -> Image.Image:
@@ -69,7 +69,7 @@ def test_a_thumbnail_shows_what_the_encoder_sees(height: int, width: int, size: 
     assert np.abs(found - expected).max() <= 255 / min(height, width) + 4
 
 
-def test_pictures_are_cached_for_good_only_where_the_address_names_the_explanation(
+def test_pictures_are_cached_permanently_only_if_the_address_names_the_explanation(
     client: TestClient, opened: ExplainedRun
 ) -> None:
     for path in ("/api/runs/0/images/3/thumbnail?size=64", "/api/runs/0/images/3/map/0/1?size=128"):
@@ -83,7 +83,7 @@ def test_pictures_are_cached_for_good_only_where_the_address_names_the_explanati
         assert (known.status_code, known.content) == (304, b"")
 
 
-def test_thumbnails_of_photographs_are_kept_within_bounds(
+def test_saved_thumbnails_of_photographs_stay_within_the_limit(
     explained_photographs: Path, tmp_path: Path
 ) -> None:
     path = Path(shutil.copytree(explained_photographs, tmp_path / "run"))
@@ -104,7 +104,7 @@ def test_thumbnails_of_photographs_are_kept_within_bounds(
     assert sum(file.stat().st_size for file in folder.rglob("*.jpg")) <= 4 * len(first)
 
 
-def test_thumbnails_are_made_where_nothing_can_be_kept(
+def test_thumbnails_work_when_nothing_can_be_saved(
     explained_photographs: Path, tmp_path: Path
 ) -> None:
     path = Path(shutil.copytree(explained_photographs, tmp_path / "run"))
@@ -119,7 +119,7 @@ def test_thumbnails_of_small_images_leave_no_files(client: TestClient, explained
     assert not (explained / "explanations" / "thumbnails").exists()
 
 
-def test_an_image_that_was_deleted_since_is_a_sentence(
+def test_a_deleted_image_is_reported_in_a_sentence(
     explained_photographs: Path, tmp_path: Path
 ) -> None:
     run = open_run(explained_photographs)
@@ -141,7 +141,7 @@ def whole_map(run: Path, picture: Tensor, place: int) -> Tensor:
 
 
 @pytest.mark.parametrize(("image", "variable", "unit"), [(0, 0, 0), (17, 2, 3), (99, 3, 1)])
-def test_maps_are_those_of_grad_cam(
+def test_maps_are_drawn_from_grad_cam(
     client: TestClient, explained: Path, opened: ExplainedRun, image: int, variable: int, unit: int
 ) -> None:
     picture = opened.source.read(image)
@@ -159,14 +159,14 @@ def test_maps_are_those_of_grad_cam(
     assert np.abs(shown - (0.6 * colors + 0.4 * gray)).mean() < 3
 
 
-def test_maps_of_different_units_differ_and_are_remembered(client: TestClient) -> None:
+def test_maps_of_different_units_differ_and_are_cached(client: TestClient) -> None:
     path = "/api/runs/0/images/11/map"
     first = [client.get(f"{path}/{m}/0?size=128").content for m in range(4)]
     assert len(set(first)) > 1
     assert [client.get(f"{path}/{m}/0?size=128").content for m in range(4)] == first
 
 
-def test_maps_of_photographs_lie_on_what_is_seen(
+def test_maps_of_photographs_cover_what_the_encoder_sees(
     client: TestClient, explained_photographs: Path
 ) -> None:
     run = open_run(explained_photographs)
@@ -191,7 +191,7 @@ def chunk(kind: bytes, body: bytes) -> bytes:
 
 
 def bomb(width: int, height: int) -> bytes:
-    """A PNG of black pixels, a thousand times smaller than what it holds."""
+    """A PNG of black pixels, a thousand times smaller than its content."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     packer = zlib.compressobj(9)
     row = bytes(1 + 3 * width)
@@ -216,20 +216,20 @@ def send(client: TestClient, content: bytes, run: int = 0, length: str | None = 
 
 
 def test_an_explained_image_is_found_again(
-    client: TestClient, ask: Ask, opened: ExplainedRun
+    client: TestClient, api: Api, opened: ExplainedRun
 ) -> None:
     picture = Image.fromarray(opened.source.read(40).permute(1, 2, 0).numpy())
     answer = send(client, png(picture))
     assert answer.status_code == 200
     record = answer.json()
-    for found, expected in zip(record["code"], ask("runs/0/images/40")["code"], strict=True):
+    for found, expected in zip(record["code"], api("runs/0/images/40")["code"], strict=True):
         assert (found["variable"], found["unit"]) == (expected["variable"], expected["unit"])
         assert found["confidence"] == pytest.approx(expected["confidence"], abs=1e-3)
     assert record["neighbors"][0]["score"] == 1
-    by_features = ask(f"runs/0/uploads/{record['upload']}?by=features&count=3")
+    by_features = api(f"runs/0/uploads/{record['upload']}?by=features&count=3")
     assert by_features["neighbors"][0]["image"] == 40
     assert by_features["neighbors"][0]["score"] == pytest.approx(1, abs=1e-3)
-    assert ask(f"runs/0/uploads/{record['upload']}") == record
+    assert api(f"runs/0/uploads/{record['upload']}") == record
     own = client.get(f"/api/uploads/{record['upload']}/map/0/2/1?size=128")
     expected_map = client.get("/api/runs/0/images/40/map/2/1?size=128")
     assert _difference(own.content, expected_map.content) < 6
@@ -240,17 +240,17 @@ def _difference(first: bytes, second: bytes) -> float:
     return float(np.abs(pixels[0] - pixels[1]).mean())
 
 
-def test_an_upload_is_shown_and_known_to_every_run(client: TestClient, ask: Ask) -> None:
+def test_an_upload_is_shown_for_every_run(client: TestClient, api: Api) -> None:
     name = send(client, photograph()).json()["upload"]
     for size in (64, 128, 256):
         answer = client.get(f"/api/uploads/{name}/thumbnail?size={size}&run=1")
         assert Image.open(io.BytesIO(answer.content)).size == (size, size)
         assert answer.headers["cache-control"] == "no-store"
-    other = ask(f"runs/1/uploads/{name}")
+    other = api(f"runs/1/uploads/{name}")
     assert sorted(item["image"] for item in other["neighbors"]) == [1, 2, 3, 4, 5]
-    ask.error(f"runs/2/uploads/{name}", 404)
-    ask.error(f"uploads/{name}/map/0/9/0", 404)
-    assert "upload it again" in ask.error(f"runs/0/uploads/{'0' * 32}", 404)
+    api.error(f"runs/2/uploads/{name}", 404)
+    api.error(f"uploads/{name}/map/0/9/0", 404)
+    assert "upload it again" in api.error(f"runs/0/uploads/{'0' * 32}", 404)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +282,7 @@ def test_an_upload_is_shown_and_known_to_every_run(client: TestClient, ask: Ask)
         "gif",
     ],
 )
-def test_what_is_no_usable_image_is_a_sentence_and_the_server_lives(
+def test_an_unusable_file_is_rejected_in_a_sentence_and_the_server_survives(
     client: TestClient, content: bytes, status: int, words: str
 ) -> None:
     answer = send(client, content)
@@ -298,12 +298,12 @@ def test_a_file_that_is_too_large_is_refused_by_its_header_and_while_it_is_read(
     large = bytes(MAX_FILE_BYTES + 1)
     assert send(client, large).status_code == 413
     assert send(client, b"x", length=str(10**15)).status_code == 413
-    # What is longer than it says.
+    # Longer than its header claims.
     assert send(client, large, length="10").status_code == 413
     assert send(client, large[:-1]).status_code == 400
 
 
-def test_kind_and_length_must_be_said(client: TestClient) -> None:
+def test_content_type_and_length_are_required(client: TestClient) -> None:
     form = client.post("/api/runs/0/uploads", data={"a": "b"})
     assert form.status_code == 415
     json = {"Content-Type": "application/json"}
@@ -320,7 +320,7 @@ def test_kind_and_length_must_be_said(client: TestClient) -> None:
     )
 
 
-def test_the_oldest_images_are_forgotten(explained: Path) -> None:
+def test_the_oldest_uploads_are_discarded(explained: Path) -> None:
     encoder = load(explained)
     kept = Uploads(max_images=3, max_bytes=10_000_000)
     content = photograph()
@@ -337,7 +337,7 @@ def test_the_oldest_images_are_forgotten(explained: Path) -> None:
     assert small.prepared(names[1], 0, encoder).square.size == (256, 256)
 
 
-def test_transparency_and_rotation_are_those_of_the_safe_reader() -> None:
+def test_uploads_are_decoded_like_datasets() -> None:
     red = Image.new("RGBA", (30, 20), (255, 0, 0, 0))
     assert decode_upload(png(red)).float().mean() == 255
     with pytest.raises(UploadError):

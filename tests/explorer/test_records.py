@@ -15,7 +15,7 @@ from imsvd.explanations.joint import leading_variables
 from imsvd.explorer import ExplainedRun, create_app
 from imsvd.explorer.explained_run import NotFoundError
 from imsvd.explorer.records import joint
-from tests.explorer.conftest import BASE, Ask
+from tests.explorer.conftest import BASE, Api
 from tests.oracles import explorer as oracle
 
 
@@ -24,8 +24,8 @@ def encodings(opened: ExplainedRun) -> Encodings:
     return opened.encodings
 
 
-def test_runs_are_listed_with_what_is_known_of_them(ask: Ask) -> None:
-    shapes, photographs = ask("runs")["runs"]
+def test_runs_are_listed_with_their_description(api: Api) -> None:
+    shapes, photographs = api("runs")["runs"]
     assert (shapes["id"], shapes["images"], shapes["units"]) == (0, 128, [4, 4, 4, 4])
     assert (shapes["data"], shapes["split"], shapes["method"]) == ("shapes:128", "train", "imsvd")
     assert shapes["epochs"] == 2
@@ -37,11 +37,11 @@ def test_runs_are_listed_with_what_is_known_of_them(ask: Ask) -> None:
     assert (photographs["properties"], photographs["leading"]) == (None, 0)
 
 
-def test_every_unit_lists_its_images_surest_first(ask: Ask, encodings: Encodings) -> None:
+def test_every_unit_lists_its_images_most_confident_first(api: Api, encodings: Encodings) -> None:
     seen: list[int] = []
     for variable in range(4):
         for unit in range(4):
-            answer = ask(f"runs/0/units/{variable}/{unit}?count=200")
+            answer = api(f"runs/0/units/{variable}/{unit}?count=200")
             images = [item["image"] for item in answer["images"]]
             assert images == oracle.images_of_unit(encodings, variable, unit)
             assert answer["total"] == len(images)
@@ -50,18 +50,18 @@ def test_every_unit_lists_its_images_surest_first(ask: Ask, encodings: Encodings
     assert sorted(seen) == sorted(list(range(128)) * 4)
 
 
-def test_a_page_of_a_unit_is_a_part_of_all(ask: Ask) -> None:
-    whole = ask("runs/0/units/0/0?count=200")
+def test_a_page_of_a_unit_is_a_slice_of_its_list(api: Api) -> None:
+    whole = api("runs/0/units/0/0?count=200")
     unit = 0 if whole["total"] > 3 else 1
-    whole = ask(f"runs/0/units/0/{unit}?count=200")
-    part = ask(f"runs/0/units/0/{unit}?offset=1&count=2")
+    whole = api(f"runs/0/units/0/{unit}?count=200")
+    part = api(f"runs/0/units/0/{unit}?offset=1&count=2")
     assert part["images"] == whole["images"][1:3]
     assert part["total"] == whole["total"]
-    assert ask(f"runs/0/units/0/{unit}?offset=100000")["images"] == []
+    assert api(f"runs/0/units/0/{unit}?offset=100000")["images"] == []
 
 
-def test_labels_of_a_unit_are_counted(ask: Ask) -> None:
-    answer = ask("runs/0/units/1/2?count=200")
+def test_labels_of_a_unit_are_counted(api: Api) -> None:
+    answer = api("runs/0/units/1/2?count=200")
     names = [item["label"] for item in answer["images"]]
     assert {item["label"]: item["count"] for item in answer["labels"]} == {
         name: names.count(name) for name in set(names)
@@ -70,8 +70,8 @@ def test_labels_of_a_unit_are_counted(ask: Ask) -> None:
     assert counts == sorted(counts, reverse=True)
 
 
-def test_variables_are_told_in_a_few_numbers(ask: Ask, encodings: Encodings) -> None:
-    listed = ask("runs/0/variables")["variables"]
+def test_variables_are_summarized(api: Api, encodings: Encodings) -> None:
+    listed = api("runs/0/variables")["variables"]
     assert [item["variable"] for item in listed] == [0, 1, 2, 3]
     for item in listed:
         variable = item["variable"]
@@ -88,10 +88,10 @@ def test_variables_are_told_in_a_few_numbers(ask: Ask, encodings: Encodings) -> 
         assert item["preview"] == best
 
 
-def test_a_variable_tells_of_its_units_and_its_relatives(
-    ask: Ask, encodings: Encodings, opened: ExplainedRun
+def test_a_variable_lists_its_units_and_dependent_variables(
+    api: Api, encodings: Encodings, opened: ExplainedRun
 ) -> None:
-    answer = ask("runs/0/variables/2")
+    answer = api("runs/0/variables/2")
     assert [unit["unit"] for unit in answer["units"]] == [0, 1, 2, 3]
     assert sum(unit["images"] for unit in answer["units"]) == 128
     assert sum(unit["share"] for unit in answer["units"]) == pytest.approx(1, abs=1e-3)
@@ -107,33 +107,33 @@ def test_a_variable_tells_of_its_units_and_its_relatives(
     assert values == sorted(values, reverse=True)
 
 
-def test_the_joint_matrix_is_the_one_that_was_measured(ask: Ask, opened: ExplainedRun) -> None:
+def test_the_joint_matrix_is_returned_block_by_block(api: Api, opened: ExplainedRun) -> None:
     blocks = [
-        [np.array(ask(f"runs/0/joint/{m}/{n}")["values"]) for n in range(4)] for m in range(4)
+        [np.array(api(f"runs/0/joint/{m}/{n}")["values"]) for n in range(4)] for m in range(4)
     ]
     whole = np.block(blocks)
     assert whole.shape == (16, 16)
     assert opened.joint is not None
     np.testing.assert_allclose(whole, opened.joint, atol=1e-6)
-    # Every block is a distribution, and its mutual information is what was measured of it.
+    # Every block is a distribution with the mutual information that was measured.
     np.testing.assert_allclose([[block.sum() for block in row] for row in blocks], 1, atol=1e-5)
-    answer = ask("runs/0/mutual-information")
+    answer = api("runs/0/mutual-information")
     block = torch.tensor(blocks[1][3]).clamp_min(1e-12)
     shared = (block * (block / (block.sum(1, keepdim=True) * block.sum(0))).log()).sum()
     assert answer["values"][1][3] == pytest.approx(float(shared), abs=1e-3)
     assert answer["size"] == 4
 
 
-def test_what_was_not_measured_comes_with_the_command_that_measures_it(ask: Ask) -> None:
-    command = ask("runs")["runs"][1]["command"]
+def test_missing_measurements_name_the_command_that_makes_them(api: Api) -> None:
+    command = api("runs")["runs"][1]["command"]
     assert command.startswith("imsvd explain ")
-    assert f"`{command} --only joint`" in ask.error("runs/1/joint/0/1", 404)
-    assert "--only joint" in ask.error("runs/1/mutual-information", 404)
-    assert ask("runs/1/variables/0")["dependent"] == []
-    assert ask("runs/1/variables")["variables"][0]["meaning"] is None
+    assert f"`{command} --only joint`" in api.error("runs/1/joint/0/1", 404)
+    assert "--only joint" in api.error("runs/1/mutual-information", 404)
+    assert api("runs/1/variables/0")["dependent"] == []
+    assert api("runs/1/variables")["variables"][0]["meaning"] is None
 
 
-def test_only_leading_variables_that_fit_are_kept() -> None:
+def test_only_leading_variables_that_fit_are_saved() -> None:
     assert leading_variables((4, 4, 4), 8) == 2
     assert leading_variables((4, 4, 4), 11) == 2
     assert leading_variables((4, 4, 4), 12) == 3
@@ -141,7 +141,7 @@ def test_only_leading_variables_that_fit_are_kept() -> None:
     assert leading_variables((32,) * 102) == 32
 
 
-def test_a_variable_beyond_the_kept_matrix_is_refused(
+def test_a_variable_beyond_the_saved_matrix_is_refused(
     opened: ExplainedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert opened.joint is not None
@@ -152,8 +152,8 @@ def test_a_variable_beyond_the_kept_matrix_is_refused(
         joint(opened, 0, 2)
 
 
-def test_images_are_listed_in_their_order(ask: Ask, opened: ExplainedRun) -> None:
-    answer = ask("runs/0/images?offset=10&count=5")
+def test_images_are_listed_in_their_order(api: Api, opened: ExplainedRun) -> None:
+    answer = api("runs/0/images?offset=10&count=5")
     assert [item["image"] for item in answer["images"]] == [10, 11, 12, 13, 14]
     assert answer["total"] == 128
     assert opened.source.labels is not None
@@ -161,16 +161,16 @@ def test_images_are_listed_in_their_order(ask: Ask, opened: ExplainedRun) -> Non
     assert [item["label"] for item in answer["images"]] == expected
 
 
-def test_images_of_one_class_are_listed(ask: Ask) -> None:
-    every = ask("runs/0/images?count=200")["images"]
-    answer = ask("runs/0/images?count=200&label=circle")
+def test_images_of_one_class_are_listed(api: Api) -> None:
+    every = api("runs/0/images?count=200")["images"]
+    answer = api("runs/0/images?count=200&label=circle")
     expected = [item for item in every if item["label"] == "circle"]
     assert answer["images"] == expected
     assert answer["total"] == len(expected) > 0
 
 
-def test_an_image_has_its_code_and_what_is_known_of_it(ask: Ask, opened: ExplainedRun) -> None:
-    answer = ask("runs/0/images/7")
+def test_an_image_has_its_code_label_and_attributes(api: Api, opened: ExplainedRun) -> None:
+    answer = api("runs/0/images/7")
     assert answer["name"] == opened.source.identity(7)
     assert [item["unit"] for item in answer["code"]] == opened.encodings.codes[7].tolist()
     assert answer["code"][1]["confidence"] == pytest.approx(
@@ -180,17 +180,15 @@ def test_an_image_has_its_code_and_what_is_known_of_it(ask: Ask, opened: Explain
     assert len(answer["attributes"]) == 8
 
 
-def test_an_image_that_could_not_be_read_is_said_so(ask: Ask) -> None:
-    assert "could not be read" in ask.error("runs/1/images/0", 404)
-    assert "could not be read" in ask.error("runs/1/images/0/thumbnail", 404)
-    assert [item["image"] for item in ask("runs/1/images")["images"]] == [1, 2, 3, 4, 5]
+def test_an_unreadable_image_is_reported(api: Api) -> None:
+    assert "could not be read" in api.error("runs/1/images/0", 404)
+    assert "could not be read" in api.error("runs/1/images/0/thumbnail", 404)
+    assert [item["image"] for item in api("runs/1/images")["images"]] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("image", [0, 7, 64, 127])
-def test_neighbors_by_code_are_those_of_a_search_by_hand(
-    ask: Ask, opened: ExplainedRun, image: int
-) -> None:
-    answer = ask(f"runs/0/images/{image}/neighbors?by=code&count=30")
+def test_neighbors_by_code_match_a_plain_search(api: Api, opened: ExplainedRun, image: int) -> None:
+    answer = api(f"runs/0/images/{image}/neighbors?by=code&count=30")
     found = [(item["image"], item["shared_count"]) for item in answer["neighbors"]]
     assert found == oracle.neighbors_by_code(opened.encodings, image, 30)
     assert answer["searched"] == 128
@@ -202,10 +200,10 @@ def test_neighbors_by_code_are_those_of_a_search_by_hand(
 
 
 @pytest.mark.parametrize("image", [0, 7, 127])
-def test_neighbors_by_features_are_those_of_a_search_by_hand(
-    ask: Ask, opened: ExplainedRun, image: int
+def test_neighbors_by_features_match_a_plain_search(
+    api: Api, opened: ExplainedRun, image: int
 ) -> None:
-    answer = ask(f"runs/0/images/{image}/neighbors?by=features&count=20")
+    answer = api(f"runs/0/images/{image}/neighbors?by=features&count=20")
     query = opened.encodings.features[image].astype(np.float64).tolist()
     expected = oracle.neighbors_by_features(opened.encodings, image, query, 20)
     assert [item["image"] for item in answer["neighbors"]] == [other for other, _ in expected]
@@ -213,13 +211,13 @@ def test_neighbors_by_features_are_those_of_a_search_by_hand(
     assert scores == pytest.approx([cosine for _, cosine in expected], abs=2e-4)
 
 
-def test_more_neighbors_than_images_are_all_of_them(ask: Ask) -> None:
+def test_a_count_above_the_number_of_images_returns_all(api: Api) -> None:
     for by in ("code", "features"):
-        answer = ask(f"runs/1/images/3/neighbors?by={by}&count=100")
+        answer = api(f"runs/1/images/3/neighbors?by={by}&count=100")
         assert sorted(item["image"] for item in answer["neighbors"]) == [1, 2, 4, 5]
 
 
-def test_features_that_were_not_kept_are_made_again(explained: Path, opened: ExplainedRun) -> None:
+def test_features_that_were_not_saved_are_computed(explained: Path, opened: ExplainedRun) -> None:
     image, encodings = 9, opened.encodings
     others = np.flatnonzero(encodings.feature_rows != image)
     fewer = encodings._replace(
@@ -259,8 +257,8 @@ def test_features_that_were_not_kept_are_made_again(explained: Path, opened: Exp
         "compare?first=0&second=2",
     ],
 )
-def test_numbers_out_of_range_are_not_there(ask: Ask, path: str) -> None:
-    assert "here is no" in (sentence := ask.error(path, 404)) or "has no" in sentence
+def test_numbers_out_of_range_are_not_found(api: Api, path: str) -> None:
+    assert "here is no" in (sentence := api.error(path, 404)) or "has no" in sentence
 
 
 @pytest.mark.parametrize(
@@ -279,5 +277,5 @@ def test_numbers_out_of_range_are_not_there(ask: Ask, path: str) -> None:
         f"uploads/{'g' * 32}/thumbnail",
     ],
 )
-def test_what_is_no_number_is_refused_with_a_sentence(ask: Ask, path: str) -> None:
-    ask.error(path, 422)
+def test_invalid_parameters_are_refused_in_a_sentence(api: Api, path: str) -> None:
+    api.error(path, 422)

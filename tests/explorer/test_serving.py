@@ -1,4 +1,4 @@
-"""Where the explorer may listen, and the command that starts it."""
+"""Addresses, ports and tokens, and the command that starts the explorer."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ def test_this_machine_needs_no_token(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "example.org", ""])
-def test_the_network_is_let_in_only_when_asked_and_with_a_token(host: str) -> None:
+def test_the_network_requires_permission_and_a_token(host: str) -> None:
     with pytest.raises(InputError, match="--allow-network"):
         checked_token(host, None, False)
     with pytest.raises(InputError, match="--allow-network"):
@@ -51,9 +51,9 @@ def test_the_address_can_be_opened() -> None:
     assert address("0.0.0.0", 80, None) == f"http://{socket.gethostname()}:80/"
 
 
-def test_a_port_in_use_is_a_sentence() -> None:
+def test_a_port_in_use_is_reported_in_a_sentence() -> None:
     with listen("127.0.0.1", 0) as opened:
-        # Without it every answer on a connection that is kept would wait for 40 ms.
+        # Without it, responses on a kept connection wait 40 ms.
         assert opened.proto == socket.IPPROTO_TCP
         port = opened.getsockname()[1]
         with pytest.raises(InputError, match=f"port {port} is in use.*--port"):
@@ -72,7 +72,7 @@ def test_the_command_refuses_what_it_cannot_serve(
     command.refuses([*explore, str(trained), "--token", "short"], "--token")
 
 
-def test_without_its_libraries_the_extra_is_named(
+def test_without_its_libraries_the_command_names_the_extra(
     command: CommandLine, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("imsvd.explorer")]:
@@ -97,7 +97,7 @@ def test_the_command_serves_until_it_is_interrupted(command: CommandLine, explai
 
 
 def visit_and_interrupt(port: int, answers: list[bytes]) -> None:
-    """Ask until there is an answer, then press Ctrl-C."""
+    """Request until there is a response, then press Ctrl-C."""
     until = time.monotonic() + 60
     while not answers and time.monotonic() < until:
         try:

@@ -1,4 +1,4 @@
-"""What the explorer must answer, by the plainest loops there are."""
+"""Answers of the explorer, computed by plain loops."""
 
 import math
 from collections import Counter
@@ -11,7 +11,7 @@ from imsvd.explanations.encodings import Encodings
 
 
 def images_of_unit(encodings: Encodings, variable: int, unit: int) -> list[int]:
-    """Images that take a unit, surest first, the earlier first among equals."""
+    """Return the images of a unit, most confident first, ties in image order."""
     found = [
         (-float(encodings.confidence[row, variable]), int(encodings.images[row]))
         for row in range(len(encodings.images))
@@ -21,7 +21,7 @@ def images_of_unit(encodings: Encodings, variable: int, unit: int) -> list[int]:
 
 
 def neighbors_by_code(encodings: Encodings, image: int, count: int) -> list[tuple[int, int]]:
-    """(image, shared units) of the others, most shared first, the earlier first among equals."""
+    """Return (image, shared units) of all others, most shared first, ties in image order."""
     images = encodings.images.tolist()
     own = encodings.codes[images.index(image)]
     found = [
@@ -35,7 +35,7 @@ def neighbors_by_code(encodings: Encodings, image: int, count: int) -> list[tupl
 def neighbors_by_features(
     encodings: Encodings, image: int, query: Sequence[float], count: int
 ) -> list[tuple[int, float]]:
-    """(image, cosine) of the others whose features were kept, nearest first."""
+    """Return (image, cosine) of all others with saved features, nearest first."""
     found = []
     for row, features in zip(encodings.feature_rows, encodings.features, strict=True):
         other = int(encodings.images[row])

@@ -1,4 +1,4 @@
-/** Two runs side by side: numbers, training, and how far their variables tell the same. */
+/** Two runs side by side: results, shared information and training curves. */
 
 import { get, link } from "./api.js";
 import { lineChart } from "./chart.js";
