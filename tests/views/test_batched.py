@@ -45,7 +45,7 @@ from imsvd.views.batched import (
 )
 from imsvd.views.parameters import BRIGHTNESS, CONTRAST, HUE, SATURATION
 from imsvd.views.settings import blur_kernel_size
-from tests.views.samples import KINDS, Kind, make_images, make_parameters
+from tests.views.made_up import KINDS, Kind, make_images, make_parameters
 
 FLOAT_LEVELS = 0.1
 BYTE_LEVELS_MEAN = 2.5

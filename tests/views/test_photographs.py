@@ -10,7 +10,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as F
 
 from imsvd.views import ViewSettings, make_levels, paper_views, sample_parameters
-from tests.views.samples import KINDS, Kind, make_images, make_parameters
+from tests.views.made_up import KINDS, Kind, make_images, make_parameters
 
 pytest.importorskip("cv2")
 

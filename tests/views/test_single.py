@@ -7,7 +7,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 from imsvd.views import ViewSettings, image_views, make_view, normalize, paper_views
-from tests.views.samples import make_images, make_parameters
+from tests.views.made_up import make_images, make_parameters
 
 
 def test_without_operations_a_view_is_the_normalized_image() -> None:
