@@ -8,8 +8,7 @@ from rich.console import Console
 from imsvd.datasets import ShapesSource
 from imsvd.encoder import load
 from imsvd.evaluation.classification import ClassificationSettings, LabeledSplits, checked_splits
-from imsvd.evaluation.classifier import Evaluation
-from imsvd.evaluation.supervised import evaluate_by_training
+from imsvd.evaluation.classifier import Evaluation, evaluate_by_training
 
 QUIET = Console(quiet=True)
 FROZEN = ClassificationSettings(epochs=2, batch_size=32, head_lr=8, weight_decay=1e-3)

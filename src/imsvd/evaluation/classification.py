@@ -1,7 +1,7 @@
 """Settings and labeled images of the protocols that train a classifier.
 
 Linear evaluation, fine-tuning, semi-supervised learning and Places205 differ only in these settings
-and in which images keep their labels. `supervised` is the loop that trains all of them.
+and in which images keep their labels. `classifier` trains all of them.
 """
 
 from __future__ import annotations

@@ -37,14 +37,13 @@ from imsvd.evaluation.classification import (
     semi_settings,
     semi_splits,
 )
-from imsvd.evaluation.classifier import Evaluation
+from imsvd.evaluation.classifier import Evaluation, evaluate_by_training
 from imsvd.evaluation.coco import DetectionSettings, open_coco, resolve_settings, run_coco
 from imsvd.evaluation.coco.settings import automatic_scale, protocol_name
 from imsvd.evaluation.features import FeatureSplits, chance, encode_split_shares, encode_splits
 from imsvd.evaluation.knn import KNNSettings, knn_of_shares, usable_neighbors
 from imsvd.evaluation.linear_probe import LinearProbeSettings, linear_probe
 from imsvd.evaluation.results import append_result
-from imsvd.evaluation.supervised import evaluate_by_training
 from imsvd.evaluation.voc07 import SVMSettings, run_voc07
 from imsvd.progress import progress_bar
 from imsvd.settings import Settings, override_group, parse_settings

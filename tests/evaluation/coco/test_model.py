@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from imsvd.encoder import open_encoder
 from imsvd.errors import InputError
 from imsvd.evaluation.coco import DetectionSettings, open_coco
-from imsvd.evaluation.coco.batches import to_device
 from imsvd.evaluation.coco.model import (
     MaskRCNN,
     ProposalNetwork,
@@ -20,6 +19,7 @@ from imsvd.evaluation.coco.model import (
     region_losses,
     split_resnet,
 )
+from imsvd.evaluation.coco.training import to_device
 from tests.evaluation.coco import tiny
 from tests.oracles import detection_losses
 

@@ -17,9 +17,14 @@ from imsvd.checkpoints import load_newest_checkpoint
 from imsvd.engine.loop import StopRequest
 from imsvd.errors import InputError, Interrupted
 from imsvd.evaluation.coco import DetectionSettings, open_coco, run_coco
-from imsvd.evaluation.coco.batches import TrainingStream, mirror, training_batches
 from imsvd.evaluation.coco.model import batch_norms, build_detector
-from imsvd.evaluation.coco.training import DetectorTraining, build_optimizer
+from imsvd.evaluation.coco.training import (
+    DetectorTraining,
+    TrainingStream,
+    detector_optimizer,
+    mirror,
+    training_batches,
+)
 from tests.engine.processes import ENVIRONMENT
 from tests.evaluation.coco import tiny
 from tests.pretraining.tiny import CommandLine
@@ -73,7 +78,7 @@ def test_mirroring_moves_boxes_and_masks_with_the_picture(data: Path) -> None:
 
 def test_norms_do_not_decay(data: Path) -> None:
     model = build_detector(tiny.encoder(), 2, tiny.settings())
-    decayed, spared = build_optimizer(model, tiny.settings()).param_groups
+    decayed, spared = detector_optimizer(model, tiny.settings()).param_groups
     expected = {parameter for norm in batch_norms(model) for parameter in norm.parameters()}
     assert set(spared["params"]) == expected
     assert (decayed["weight_decay"], spared["weight_decay"]) == (1e-4, 0)
@@ -149,7 +154,7 @@ def test_a_batch_that_ranks_cannot_share_is_refused(data: Path, tmp_path: Path) 
     class TwoProcesses:
         world_size = 2
 
-    with pytest.raises(InputError, match="batch_size=3 cannot be shared by 2"):
+    with pytest.raises(InputError, match="batch_size=3 does not divide by 2"):
         DetectorTraining(model, stream, settings, tmp_path, TwoProcesses())  # type: ignore[arg-type]
 
 

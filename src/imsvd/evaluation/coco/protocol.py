@@ -17,11 +17,10 @@ from imsvd.checkpoints import seed_random_state
 from imsvd.distributed import gather_lists, own_slice, together
 from imsvd.encoder import Encoder
 from imsvd.engine.hardware import launch
-from imsvd.evaluation.coco.batches import TrainingStream
 from imsvd.evaluation.coco.data import CocoData, CocoSplit, encode_mask
 from imsvd.evaluation.coco.model import MaskRCNN, build_detector
 from imsvd.evaluation.coco.settings import DetectionSettings
-from imsvd.evaluation.coco.training import DetectorTraining
+from imsvd.evaluation.coco.training import DetectorTraining, TrainingStream
 from imsvd.files import write_atomically
 from imsvd.progress import progress_bar
 

@@ -1,8 +1,12 @@
-"""A detector in training: what a step is, on the engine's loop."""
+"""Training of a detector: a stream of mirrored images, and steps for the engine's loop.
+
+A step's images depend only on the seed and the step, so a resumed training continues as if it had not
+been interrupted, with any number of worker processes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +17,94 @@ from rich.console import Console
 from torch import Tensor, nn
 
 from imsvd.checkpoints import seed_step
+from imsvd.datasets.reading import load_batches
 from imsvd.distributed import mean_over_ranks
 from imsvd.engine.hardware import share_norms, worker_count
 from imsvd.engine.loop import StepBar, Training, TrainingPlan
 from imsvd.errors import InputError
-from imsvd.evaluation.coco.batches import Batch, TrainingStream, to_device, training_batches
+from imsvd.evaluation.coco.data import CocoSplit, Target
 from imsvd.evaluation.coco.model import MaskRCNN, batch_norms
 from imsvd.evaluation.coco.settings import DetectionSettings
 
+Sample = tuple[Tensor, Target]
+Batch = list[Sample]
+
+_ORDER, _FLIP = range(2)
+
 _LINES = 20
-"""How many lines of losses a whole training prints."""
+"""Number of loss lines printed during a training."""
 
 _NAMES = {"loss_objectness": "object", "loss_rpn_box_reg": "anchor"}
-"""Short names of torchvision's losses, so that a line fits into 80 characters."""
+"""Short names of torchvision's losses; a line should fit into 80 characters."""
+
+
+class TrainingStream:
+    """Trainable images of a split, indexed by position in the stream of all epochs."""
+
+    def __init__(self, split: CocoSplit, seed: int) -> None:
+        self.split, self.seed = split, seed
+        self._epoch = -1
+        self._order: list[int] = []
+
+    def __getitem__(self, position: int) -> Sample:
+        epoch, offset = divmod(position, len(self.split.trainable))
+        if epoch != self._epoch:
+            places = np.random.default_rng((self.seed, _ORDER, epoch)).permutation(
+                self.split.trainable
+            )
+            self._epoch, self._order = epoch, places.tolist()
+        place = self._order[offset]
+        sample = self.split.read(place), self.split.target(place)
+        flip = np.random.default_rng((self.seed, _FLIP, position)).random() < 0.5
+        return mirror(*sample) if flip else sample
+
+    def batch(self, positions: Iterable[int]) -> Batch:
+        """Read the images at `positions`."""
+        return [self[position] for position in positions]
+
+
+def mirror(image: Tensor, target: Target) -> Sample:
+    """Mirror an image and its target horizontally."""
+    width = image.shape[-1]
+    left, top, right, bottom = target["boxes"].unbind(dim=1)
+    boxes = torch.stack((width - right, top, width - left, bottom), dim=1)
+    return image.flip(-1), target | {"boxes": boxes, "masks": target["masks"].flip(-1)}
+
+
+def training_batches(
+    stream: TrainingStream,
+    steps: range,
+    *,
+    batch_size: int,
+    rank: int = 0,
+    world_size: int = 1,
+    workers: int = 0,
+) -> Iterator[Batch]:
+    """Yield this rank's batch of every step; `batch_size` counts the images of all ranks."""
+    share = batch_size // world_size
+    starts = (step * batch_size + rank * share for step in steps)
+    return load_batches(stream.batch, (range(start, start + share) for start in starts), workers)
+
+
+def to_device(batch: Batch, device: torch.device) -> tuple[list[Tensor], list[Target]]:
+    """Move a batch to `device`, with images scaled to [0, 1]."""
+    images = [image.to(device, non_blocking=True).float() / 255 for image, _ in batch]
+    targets = [
+        {name: value.to(device, non_blocking=True) for name, value in target.items()}
+        for _, target in batch
+    ]
+    return images, targets
 
 
 class DetectorTraining(Training[Batch]):
-    """A detector in training by iterations.
+    """A detector in training.
 
     Args:
-        detector: the network, in any state.
-        stream: the training images.
+        detector: the network.
+        stream: training images.
         settings: schedule, sizes and hardware.
-        folder: where checkpoints are kept.
-        fabric: launched.
+        folder: folder of the checkpoints.
+        fabric: launched Fabric.
     """
 
     seed_every_step = True  # torchvision samples anchors and regions at random
@@ -51,7 +119,7 @@ class DetectorTraining(Training[Batch]):
     ) -> None:
         if settings.batch_size % fabric.world_size:
             raise InputError(
-                f"batch_size={settings.batch_size} cannot be shared by {fabric.world_size} "
+                f"batch_size={settings.batch_size} does not divide by {fabric.world_size} "
                 "processes; choose a multiple."
             )
         self.settings, self.stream = settings, stream
@@ -59,7 +127,7 @@ class DetectorTraining(Training[Batch]):
         super().__init__(
             fabric,
             self.detector,
-            build_optimizer(detector, settings),
+            detector_optimizer(detector, settings),
             TrainingPlan(
                 place=folder,
                 checkpoints=folder,
@@ -108,7 +176,7 @@ class DetectorTraining(Training[Batch]):
         return torch.stack(list(losses.values())).sum()
 
     def after_step(self) -> None:
-        """Print the mean losses now and then."""
+        """Print the mean losses at regular intervals."""
         if self.step % max(1, self.last_step // _LINES) == 0:
             self._bar.say(f"{self.step:>7,}  {self.report()}")
 
@@ -121,7 +189,7 @@ class DetectorTraining(Training[Batch]):
 
     @property
     def divergence_remedy(self) -> str:
-        """What to change when the loss is no longer finite."""
+        """Advice for a loss that is no longer finite."""
         return "lower lr or raise warmup_share, such as --set lr=0.02"
 
     def precise_norms(self) -> None:
@@ -151,8 +219,8 @@ class DetectorTraining(Training[Batch]):
                 norm.get_buffer(name).copy_(mean)
 
 
-def build_optimizer(model: nn.Module, settings: DetectionSettings) -> torch.optim.SGD:
-    """Return SGD; the weights of norms do not decay."""
+def detector_optimizer(model: nn.Module, settings: DetectionSettings) -> torch.optim.SGD:
+    """Build SGD without weight decay for norms."""
     norms = {parameter for norm in batch_norms(model) for parameter in norm.parameters()}
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups: list[dict[str, Any]] = [
