@@ -15,6 +15,9 @@ of products of those distributions estimate marginal and joint probabilities.
 | P^c(m1, m2; d1, d2) | `cross_joint(q1, q2)`, `(width, width)` |
 
 Logarithms are natural. `units` is one number for all variables, or one number per variable.
+
+Everything here is public: the paper's Eqs. 1 to 8 and measures of codes, on whole tensors of one
+process. The loss computes the same quantities over all ranks, tile by tile (`imsvd.losses.imsvd`).
 """
 
 import itertools
@@ -30,7 +33,7 @@ Units = int | Sequence[int]
 
 
 def resolve_units(width: int, units: Units) -> tuple[int, ...]:
-    """Number of units of every variable of an embedding of `width` numbers."""
+    """Return the number of units of every variable of an embedding of `width` numbers."""
     sizes = (units,) if isinstance(units, int) else tuple(units)
     if not sizes or min(sizes) < 2:
         raise InputError(f"units = {units}: every variable needs at least 2 units.")
@@ -52,7 +55,7 @@ def resolve_units(width: int, units: Units) -> tuple[int, ...]:
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
-    """Half precision widened to float32; float32 and float64 as they are."""
+    """Return half precision widened to float32; float32 and float64 unchanged."""
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
@@ -152,15 +155,15 @@ def mean_entropy(
 ) -> Tensor:
     """Mean joint entropy S̄(r) of the subsets of `order` variables (Eqs. 5 and 7).
 
-    The paper's Eq. 5 carries a minus sign in front of entropies that are already positive; it is
-    dropped here, as its Eq. 7 does.
+    The paper's Eq. 5 has a minus sign in front of entropies that are already positive; it is
+    dropped here, as in the paper's Eq. 7.
 
     Args:
         q: `(batch, width)` probabilities.
         units: units of all variables, or of each.
         order: r, the number of variables of a subset.
         max_subsets: draw this many distinct subsets if there are more.
-        generator: source of that draw.
+        generator: random generator of that draw.
 
     Returns:
         A scalar.
@@ -205,8 +208,8 @@ def total_correlation(
 def pairwise_mutual_information(q: Tensor, units: Units) -> Tensor:
     """Mutual information of every two variables: `(variables, variables)`.
 
-    The diagonal holds the entropy of the variable, what a variable tells about itself when its
-    codes are hard. Memory is that of one variable's rows of the joint matrix.
+    The diagonal holds the entropy of each variable, which is its information about itself if codes
+    are hard. Memory is that of one variable's rows of the joint matrix.
     """
     sizes = resolve_units(q.shape[-1], units)
     rows = (cross_joint(part, q) for part in split_variables(q, sizes))
@@ -236,7 +239,7 @@ def one_hotness(q: Tensor, units: Units, threshold: float) -> Tensor:
 
 
 def dead_units(p: Tensor, units: Units, fraction: float = 0.01) -> Tensor:
-    """Number of units hardly ever used: marginal below `fraction` of the even share 1 / D_m."""
+    """Number of dead units: those with a marginal below `fraction` of the even share 1 / D_m."""
     sizes = torch.tensor(resolve_units(p.shape[-1], units), device=p.device)
     return (p * sizes.repeat_interleave(sizes) < fraction).sum()
 

@@ -1,4 +1,4 @@
-"""Backbones: any timm model by name, adapted to small images where asked."""
+"""Backbones: any timm model by name, with a stem for small images if requested."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Stem = Literal["native", "stride_1", "stride_2"]
 
 
 class BackboneSettings(Settings):
-    """Which network turns images into features."""
+    """The network that turns images into features."""
 
     name: str = Field(
         "resnet50", description="any model name of timm, such as resnet18 or vit_small_patch16_224"
@@ -58,17 +58,17 @@ def build_backbone(settings: BackboneSettings) -> nn.Module:
 
 
 def _require_rgb(settings: BackboneSettings) -> None:
-    """Refuse a network for another number of channels: every image is read as RGB."""
+    """Raise for a network with another number of channels: every image is read as RGB."""
     channels = settings.options.get("in_chans", 3)
     if channels != 3:
         raise InputError(
-            f"backbone.options.in_chans={channels!r} is not possible: images are read as RGB, gray "
-            "ones too; leave it out."
+            f"backbone.options.in_chans={channels!r} is not possible, because all images, gray "
+            "ones included, are read as RGB; leave it out."
         )
 
 
 def feature_width(backbone: nn.Module) -> int:
-    """Return the number of features `backbone` gives per image."""
+    """Return the number of features per image."""
     # Some heads, such as MobileNetV3's, widen the features after pooling.
     width = getattr(backbone, "head_hidden_size", None) or backbone.num_features
     assert isinstance(width, int)
@@ -78,8 +78,8 @@ def feature_width(backbone: nn.Module) -> int:
 def synchronize_norms(network: nn.Module) -> nn.Module:
     """Return `network` with BatchNorm statistics shared by all ranks.
 
-    `nn.SyncBatchNorm.convert_sync_batchnorm` would drop the activation that timm fuses into its
-    norms, and so train another network.
+    `nn.SyncBatchNorm.convert_sync_batchnorm` would drop the activations that timm fuses into its
+    norms and thereby train another network.
     """
     synchronized: nn.Module = convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
     return synchronized
@@ -96,7 +96,7 @@ def _unknown_backbone(name: str) -> str:
 
 
 def _replace_stem(backbone: nn.Module, settings: BackboneSettings) -> None:
-    """Keep the resolution that small images need: a 3×3 first convolution and no max-pool."""
+    """Keep the resolution of small images: a 3×3 first convolution and no max-pool."""
     if not _is_resnet(settings.name):
         raise InputError(
             f"backbone.stem={settings.stem!r} is for timm's ResNets, not {settings.name!r}; "

@@ -1,4 +1,4 @@
-"""The one builder of the multi-layer perceptrons that methods put behind a backbone."""
+"""Multi-layer perceptrons that methods put behind a backbone."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def projector(
     Args:
         widths: inputs, hidden widths and outputs.
         hidden_norm: whether a BatchNorm follows every hidden Linear.
-        last: what the last layer is: a Linear without bias or norm (as VICReg, Barlow Twins and
-            IMSVD have it; the first two losses would not notice a bias), one with bias, or one followed by a
-            BatchNorm with or without scale and shift.
+        last: form of the last layer: a Linear without bias or norm (VICReg, Barlow Twins, IMSVD; a
+            bias has no effect on the first two losses), with bias, or followed by a BatchNorm with
+            or without scale and shift.
     """
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise(widths[:-1]):
