@@ -49,7 +49,7 @@ class Column(NamedTuple):
     name: str
     title: str
     read: Callable[[Outcome], float | None]
-    show: Callable[[float], str]
+    show: Callable[[float], str] = "{:.1f}".format
     with_deviation: bool = True
     optional: bool = False
     """Hide the column if no run has a value."""
@@ -159,16 +159,17 @@ def _show_seconds(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.{1 if value >= 10 else 2}f}"
 
 
+_COUNT: Any = {"show": "{:,.0f}".format, "with_deviation": False}
+
 COLUMNS = (
-    Column("hold_out", "hold-out, %", lambda outcome: outcome.hold_out, "{:.1f}".format),
-    Column("knn_20", "kNN-20, %", _metric("knn_20"), "{:.1f}".format),
-    Column("knn_200", "kNN-200, %", _metric("knn_200"), "{:.1f}".format),
-    Column("linear_probe", "linear probe, %", _metric("linear_probe_top1"), "{:.1f}".format),
+    Column("hold_out", "hold-out, %", lambda outcome: outcome.hold_out),
+    Column("knn_20", "kNN-20, %", _metric("knn_20")),
+    Column("knn_200", "kNN-200, %", _metric("knn_200")),
+    Column("linear_probe", "linear probe, %", _metric("linear_probe_top1")),
     Column(
         "attributes_recovered",
         "attributes recovered",
         _metric("attributes_recovered"),
-        "{:.1f}".format,
         optional=True,
     ),
     Column("mean_best_nmi", "best NMI", _metric("mean_best_nmi"), "{:.2f}".format, optional=True),
@@ -179,20 +180,8 @@ COLUMNS = (
         _show_seconds,
         with_deviation=False,
     ),
-    Column(
-        "memory_mib",
-        "peak MiB",
-        lambda outcome: outcome.peak_mebibytes,
-        "{:,.0f}".format,
-        with_deviation=False,
-    ),
-    Column(
-        "head_parameters",
-        "head parameters",
-        lambda outcome: float(outcome.head_parameters),
-        "{:,.0f}".format,
-        with_deviation=False,
-    ),
+    Column("memory_mib", "peak MiB", lambda outcome: outcome.peak_mebibytes, **_COUNT),
+    Column("head_parameters", "head parameters", lambda outcome: outcome.head_parameters, **_COUNT),
 )
 
 

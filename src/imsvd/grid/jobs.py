@@ -106,17 +106,11 @@ class Outcome(Settings):
             use it so that test images never influence them.
         seconds_per_epoch: median over epochs; None without training.
         training_seconds: total over all epochs, without evaluation.
-        evaluation_seconds: feature extraction and evaluators.
         peak_memory: bytes, of the training process or its GPU; None if unknown.
         head_parameters: trainable parameters outside the backbone.
-        backbone_parameters: parameters of the backbone.
-        curve: accuracy during training.
+        curve: online kNN accuracy during training.
         parallel: number of runs that shared the machine.
-        threads: CPU threads of the run.
         device: "cpu" or the name of the GPU.
-        cpu: processor name and number of cores.
-        version: version of imsvd.
-        commit: source commit, if known.
         finished: UTC time.
     """
 

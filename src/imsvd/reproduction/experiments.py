@@ -49,6 +49,7 @@ OUR_NAMES = {
 """Our name of each method in the paper."""
 
 QUANTITIES = {"top-1": TOP1, "top-5": TOP5, "hours": TIME, "memory": MEMORY}
+"""What rows or columns with these names show; all others show top-1."""
 BOTH: tuple[Budget, ...] = ("full", "cpu")
 SUPERVISED = "torchvision:resnet50"
 TRANSFERRED_AT_CPU = ("IMSVD", "Barlow Twins", "SwAV", "MoCo v2")
@@ -165,8 +166,10 @@ def _knn(_: str, column: str) -> Quantity:
 def _values(
     table: str,
     training: Callable[[str, str], Pretraining],
-    quantity: Callable[[str, str], Quantity],
     cpu_setting: Callable[[str], str] = lambda _: "",
+    quantity: Callable[[str, str], Quantity] = lambda row, column: QUANTITIES.get(
+        row, QUANTITIES.get(column, TOP1)
+    ),
 ) -> list[PaperValue]:
     """Return one value per number of a table; the functions take its row and column."""
     return [
@@ -183,35 +186,23 @@ def _values(
     ]
 
 
-def _by_row(row: str, _: str) -> Quantity:
-    return QUANTITIES[row]
-
-
-def _by_column(_: str, column: str) -> Quantity:
-    return QUANTITIES[column]
-
-
-def _top1(*_: str) -> Quantity:
-    return TOP1
-
-
 VALUES: dict[str, list[PaperValue]] = {
     "methods": [
         value._replace(budgets=BOTH if int(value.column) <= LONGEST_AT_CPU else ("full",))
         for value in _values(
-            "linear", lambda m, c: _pretraining(m, int(c)), _top1, lambda _: "{epochs} epochs"
+            "linear", lambda m, c: _pretraining(m, int(c)), lambda _: "{epochs} epochs"
         )
     ],
-    "knn": _values("knn", lambda method, _: longest(method), _knn),
+    "knn": _values("knn", lambda method, _: longest(method), quantity=_knn),
     "transfer": _transfer_values(),
-    "cost": _values("cost", lambda method, _: longest(method), _by_column),
-    "batch-size": _values("batch-size", _batch_size, _top1, lambda c: f"batch {int(c) // 8}"),
-    "projector-depth": _values("projector-depth", _depth, _by_row, lambda c: f"{c} layers"),
+    "cost": _values("cost", lambda method, _: longest(method)),
+    "batch-size": _values("batch-size", _batch_size, lambda c: f"batch {int(c) // 8}"),
+    "projector-depth": _values("projector-depth", _depth, lambda c: f"{c} layers"),
     "width": _width_values(),
     "loss-terms": _values(
-        "loss-terms", lambda _, c: Pretraining("imsvd", 100, LOSS_TERMS[c], LOSS_TERMS[c]), _by_row
+        "loss-terms", lambda _, c: Pretraining("imsvd", 100, LOSS_TERMS[c], LOSS_TERMS[c])
     ),
-    "units": _values("units", _units, _by_row, lambda c: f"D_M {CPU_UNITS[c]}"),
+    "units": _values("units", _units, lambda c: f"D_M {CPU_UNITS[c]}"),
 }
 ABLATIONS = ("batch-size", "projector-depth", "width", "loss-terms", "units")
 

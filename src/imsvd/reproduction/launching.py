@@ -79,13 +79,12 @@ class Machines(NamedTuple):
         """Processes of a run."""
         return self.nodes * self.gpus
 
-
-def check_machines(machines: Machines) -> None:
-    """Reject a cluster without machines or GPUs."""
-    if min(machines) < 1:
-        raise InputError(
-            f"--nodes {machines.nodes} --gpus {machines.gpus} is too few; use at least one of each."
-        )
+    def check(self) -> None:
+        """Reject a cluster without machines or GPUs."""
+        if min(self) < 1:
+            raise InputError(
+                f"--nodes {self.nodes} --gpus {self.gpus} is too few; use at least one of each."
+            )
 
 
 def prepare(
@@ -104,7 +103,7 @@ def prepare(
     With `try_first`, a dry run replaces costs and commands. Return whether no configuration failed.
     """
     plan = plan_full(experiments, setup, out)
-    check_machines(machines)
+    machines.check()
     if launcher is not None:
         check_jobs(plan, launcher, machines)
     succeeded = True
@@ -128,7 +127,7 @@ def check_jobs(plan: FullPlan, launcher: str, machines: Machines) -> None:
     """Reject a plan that could not be submitted."""
     if launcher not in SCRIPTS:
         raise InputError(f"there is no launcher {launcher!r}; choose {' or '.join(SCRIPTS)}.")
-    check_machines(machines)
+    machines.check()
     for run in plan.runs:
         _check_batch(run.job.config, machines.processes)
 

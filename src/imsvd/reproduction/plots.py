@@ -6,7 +6,7 @@ import io
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -128,64 +128,37 @@ def draw_result(cells: Sequence[Content], axis_title: str, path: Path) -> None:
 
 
 def _draw_panel(axis: Axes, panel: Panel, axis_title: str, ink: str, *, paper: bool) -> None:
+    key, places = "paper" if paper else "mean", panel.places
     for number, (name, cells) in enumerate(panel.series.items()):
+        known = [cell for cell in cells if cell[key] is not None]
+        deviations = [0.0 if paper else cell["sd"] or 0.0 for cell in known]
         color = ink or PALETTE[number % len(PALETTE)]
         style = LINES[number // len(PALETTE) % len(LINES)]
-        # Rows such as methods have no order, so no line connects them.
-        _draw_series(
-            axis,
-            panel,
-            cells,
-            name,
-            color,
-            style if panel.across == "column" else "none",
-            paper=paper,
+        axis.errorbar(
+            [places.index(cell[panel.across]) for cell in known],
+            [cell[key] for cell in known],
+            yerr=deviations if any(deviations) else None,
+            color=color,
+            # Rows such as methods have no order, so no line connects them.
+            linestyle=style if panel.across == "column" else "none",
+            marker="o",
+            markersize=4,
+            capsize=2,
+            label=name,
         )
+        for cell in known if not paper else ():
+            values = [run["value"] for run in cell["runs"] if run["value"] is not None]
+            if len(values) > 1:  # the single seeds, beside their mean
+                beside = [places.index(cell[panel.across]) + 0.12] * len(values)
+                axis.plot(beside, values, ".", color=color, alpha=0.5, markersize=4)
     settings = {cell[panel.across]: cell["setting"] for cell in panel.cells}
-    labels = [place if paper else settings[place] or place for place in panel.places]
+    labels = [place if paper else settings[place] or place for place in places]
     crowded = max(map(len, labels)) > 6
-    axis.set_xticks(
-        range(len(labels)),
-        labels,
-        rotation=40 if crowded else 0,
-        ha="right" if crowded else "center",
-        rotation_mode="anchor",
-    )
+    turn: Any = {"rotation": 40, "ha": "right"} if crowded else {"rotation": 0, "ha": "center"}
+    axis.set_xticks(range(len(labels)), labels, rotation_mode="anchor", **turn)
     axis.set_xlim(-0.5, len(labels) - 0.5)
     axis.grid(visible=True, axis="y", color="#e5e5e5", linewidth=0.8)
     first = panel.cells[0]
     axis.set_title(f"paper: {first['paper_measure']}" if paper else f"here: {first['measure']}")
     if panel.across == "column" and paper:
         axis.set_xlabel(axis_title)
-
-
-def _draw_series(
-    axis: Axes,
-    panel: Panel,
-    cells: Sequence[Content],
-    name: str,
-    color: str,
-    style: str,
-    *,
-    paper: bool,
-) -> None:
-    key = "paper" if paper else "mean"
-    cells = [cell for cell in cells if cell[key] is not None]
-    places = [panel.places.index(cell[panel.across]) for cell in cells]
-    deviations = [0.0 if paper else cell["sd"] or 0.0 for cell in cells]
-    axis.errorbar(
-        places,
-        [cell[key] for cell in cells],
-        yerr=deviations if any(deviations) else None,
-        color=color,
-        linestyle=style,
-        marker="o",
-        markersize=4,
-        capsize=2,
-        label=name,
-    )
-    for cell, place in zip(cells, places, strict=True):
-        values = [run["value"] for run in cell["runs"] if run["value"] is not None]
-        if not paper and len(values) > 1:  # the single seeds, beside their mean
-            beside = [place + 0.12] * len(values)
-            axis.plot(beside, values, ".", color=color, alpha=0.5, markersize=4)
