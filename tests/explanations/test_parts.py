@@ -98,6 +98,18 @@ def test_finished_parts_are_not_repeated(
     assert before == {path: path.stat().st_mtime_ns for path in before}
 
 
+def test_lost_encodings_are_made_again_and_parts_are_not(explained: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(explained, tmp_path / "run"))
+    encodings, figure = (
+        run / "explanations" / name for name in ("encodings.safetensors", "discreteness.png")
+    )
+    content, made = encodings.read_bytes(), figure.stat().st_mtime_ns
+    encodings.unlink()
+    explain(run, "shapes:128", only=["discreteness"])
+    assert encodings.read_bytes() == content
+    assert figure.stat().st_mtime_ns == made
+
+
 def test_other_data_are_explained_anew(explained: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(explained, tmp_path / "run"))
     summary = explain(run, write_images(tmp_path / "data", 15), only=["discreteness"])

@@ -172,14 +172,14 @@ def _make(subject: Subject, encodings: Encodings, progress: Progress) -> dict[st
 def draw_discreteness(record: Mapping[str, Any], shares: NDArray[np.float64], path: Path) -> Path:
     """Draw the confidence of the codes, the use of units, and the bits the codes hold."""
     figure = Figure(figsize=(12, 3.4), layout="constrained")
-    sure, use, bits = figure.subplots(1, 3, width_ratios=(1.2, 1.2, 1))
+    confidence, use, bits = figure.subplots(1, 3, width_ratios=(1.2, 1.2, 1))
     counts = np.array(record["histogram"], dtype=np.float64)
     places = (np.arange(len(counts)) + 0.5) / len(counts)
-    sure.bar(places, 100 * counts / counts.sum(), width=1 / len(counts), color=CURVE)
-    sure.set(xlabel="largest q of a variable", ylabel="share of sub-vectors, %", xlim=(0, 1))
+    confidence.bar(places, 100 * counts / counts.sum(), width=1 / len(counts), color=CURVE)
+    confidence.set(xlabel="largest q of a variable", ylabel="share of sub-vectors, %", xlim=(0, 1))
     above = [100 * record[f"share_above_{level}"] for level in PAPER_SHARES]
     paper = [100 * record[f"paper_share_above_{level}"] for level in PAPER_SHARES]
-    sure.set_title(
+    confidence.set_title(
         f"above 0.9: {above[0]:.1f} %, above 0.99: {above[1]:.1f} %\n"
         f"(the paper's ImageNet model: {paper[0]:.2f} %, {paper[1]:.2f} %)"
     )
@@ -248,8 +248,8 @@ def _tiles(found: Mapping[str, Any]) -> list[Tile]:
     return [
         Tile(percent(found["share_above_0.9"]), "of choices are decided (q above 0.9)"),
         Tile(
-            f"{found['bits_lower']:.1f} to {found['bits_upper']:.1f} bits",
-            f"per code, out of a capacity of {found['bits_capacity']:.0f}",
+            f"{found['bits_lower']:.1f} to {found['bits_upper']:.1f}",
+            f"bits per code, out of a capacity of {found['bits_capacity']:.0f}",
         ),
     ]
 

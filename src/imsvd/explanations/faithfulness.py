@@ -28,6 +28,7 @@ from imsvd.explanations.sections import (
     Section,
     Tile,
     paragraph,
+    percent,
     table,
     write_json,
 )
@@ -257,7 +258,7 @@ def _section(findings: Findings) -> Section | None:
     return [
         paragraph(
             "If a map is faithful, the unit's probability drops when the "
-            f"{record['share_removed']:.0%} of the image that it highlights is removed, and drops "
+            f"{percent(record['share_removed'], 0)} of the image that it highlights is removed, and drops "
             "less when the same region is removed elsewhere."
         ),
         table(

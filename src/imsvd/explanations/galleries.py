@@ -22,6 +22,7 @@ from imsvd.explanations.sections import (
     join,
     named,
     paragraph,
+    percent,
     write_json,
 )
 from imsvd.explanations.subject import Progress, Subject, unit_starts
@@ -210,7 +211,7 @@ def _section(findings: Findings) -> Section | None:
         paragraph(
             f"The images with the highest probability of a unit, for {len(units)} of "
             f"{sum(findings.subject.units):,} units: the most confident unit of each variable, "
-            f"skipping any unit with more than {MOST_REPEATED:.0%} of its images already shown. "
+            f"skipping any unit with more than {percent(MOST_REPEATED, 0)} of its images already shown. "
             "All other units are in ",
             element("code", "galleries/"),
             ", one sheet per variable.",

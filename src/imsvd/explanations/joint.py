@@ -192,7 +192,7 @@ def deviations(joint: JointMatrix) -> Deviations:
 
 
 class Property(NamedTuple):
-    """One property predicted by the theorem (Thm 1) beside its measured value."""
+    """One property predicted by the theorem (Thm 1) and its measured value."""
 
     name: str
     meaning: str

@@ -341,7 +341,7 @@ def _make(subject: Subject, encodings: Encodings, progress: Progress) -> dict[st
 
 @mpl.rc_context(STYLE)
 def draw_meaning(record: Mapping[str, Any], path: Path) -> Path:
-    """Draw each attribute's best variable beside the baseline, and the most specialized variables."""
+    """Draw each attribute's best variable with its baseline, and the most specialized variables."""
     attributes: Mapping[str, Any] = record["attributes"]
     values = np.array([attribute["nmi"] for attribute in attributes.values()])
     names = [name.replace("_", " ") for name in attributes]

@@ -170,7 +170,10 @@ def _make_parts(
 ) -> None:
     """Read the images once for all chosen parts, then make those that are not finished."""
     left = [name for name in chosen if not _is_done(subject, summary, name)]
-    kinds = list(dict.fromkeys(PARTS[name].reads for name in left))
+    # The explorer needs the file of encodings even if no part does.
+    reads = {name: PARTS[name].reads for name in chosen}
+    needed = [kind for name, kind in reads.items() if name in left or kind.writes_file]
+    kinds = list(dict.fromkeys(needed))
     with progress_bar(console) as bar:
         results = read_images(subject, kinds, _shown(bar, "reading images")) if kinds else {}
     for number, name in enumerate(chosen, start=1):

@@ -188,7 +188,7 @@ def _footer(summary: Mapping[str, Any]) -> Html:
         "footer",
         paragraph(
             f"Made by imsvd {summary['version']}. Variables, units and images are numbered from 0. "
-            f"The JSON files beside this page hold all numbers. Method: IMSVD, {PAPER}. "
+            f"All numbers are in the JSON files of the same folder. Method: IMSVD, {PAPER}. "
             "Encoder and images: ",
             element("code", summary["key"]),
             ".",

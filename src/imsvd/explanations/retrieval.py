@@ -196,8 +196,8 @@ def _section(findings: Findings) -> Section | None:
     examples = [_query(findings, example, gallery) for example in record["examples"]]
     return [
         paragraph(
-            f"{record['queries']:,} of {record['images']:,} images serve as queries; the others are "
-            "ranked by similarity. Of the ten nearest neighbors, both rankings have "
+            f"For each of {record['queries']:,} query images, all others of {record['images']:,} "
+            "images are ranked by similarity. Of the ten nearest neighbors, both rankings have "
             f"{percent(record['shared_with_cosine_at_10'])} in common."
         ),
         table(

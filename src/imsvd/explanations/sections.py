@@ -179,7 +179,7 @@ def paragraph(*content: str) -> Html:
 def table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> Html:
     """Return a table with row headings; columns after the first `texts` hold numbers.
 
-    It scrolls by itself where it is wider than the page.
+    A table wider than the page scrolls horizontally.
     """
     looks = [None if place < texts else "number" for place in range(len(head))]
     headings = [
