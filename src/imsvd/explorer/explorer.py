@@ -152,18 +152,16 @@ class Explorer:
         run = self.run(number)
         row = run.row(image)
         code = run.encodings.codes[row]
-        if by == "code":
-            return await run_in_threadpool(
-                lambda: records.neighbors_by_code(run, code, count, without=row)
-            )
-        saved = records.saved_features(run, row)
-        features = await self._features(run, image) if saved is None else saved
+        features = await self._features(run, image) if by == "features" else None
         return await run_in_threadpool(
-            lambda: records.neighbors_by_features(run, features, code, count, without=row)
+            lambda: records.neighbors(run, code, features, count, without=row)
         )
 
-    async def _features(self, run: ExplainedRun, image: int) -> NDArray[np.float32]:
-        """Compute features that were not saved."""
+    async def _features(self, run: ExplainedRun, image: int) -> NDArray[np.floating[Any]]:
+        """Return the features of an image; they are computed if they were not saved."""
+        saved = records.saved_features(run, run.row(image))
+        if saved is not None:
+            return saved
         return await self.encoders.run(
             lambda: (
                 encode(
@@ -186,13 +184,8 @@ class Explorer:
         """Return code and neighbors of an uploaded image."""
         run = self.run(number)
         code, confidence, features = (await self.prepared(number, name)).encoded
-        found = await run_in_threadpool(
-            lambda: (
-                records.neighbors_by_code(run, code, count)
-                if by == "code"
-                else records.neighbors_by_features(run, features, code, count)
-            )
-        )
+        given = features if by == "features" else None
+        found = await run_in_threadpool(lambda: records.neighbors(run, code, given, count))
         return {"upload": name, "code": records.code_record(code, confidence), **found}
 
     async def prepared(self, number: int, name: str) -> Prepared:

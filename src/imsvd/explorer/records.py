@@ -20,8 +20,7 @@ By = Literal["code", "features"]
 Code = NDArray[np.unsignedinteger[Any]]
 Record = dict[str, Any]
 
-PREVIEWS = 4
-MOST_DEPENDENT = 5
+PREVIEWS, MOST_DEPENDENT = 4, 5
 
 
 @lru_cache(maxsize=32)
@@ -159,36 +158,50 @@ def code_record(
     ]
 
 
-def neighbors_by_code(
-    run: ExplainedRun, code: Code, count: int, without: int | None = None
-) -> Record:
-    """List the images that share most units with a code (M,), except the row `without`."""
-    total = len(run.encodings.images)
-    wanted = min(count + (without is not None), total)
-    rows = nearest_by_code(run.encodings.codes, code[None], wanted)[0]
-    rows = rows[rows != (-1 if without is None else without)][:count]
-    scores = (run.encodings.codes[rows] == code).mean(1)
-    return _neighbors(run, "code", code, rows, scores, total)
-
-
-def neighbors_by_features(
+def neighbors(
     run: ExplainedRun,
-    features: NDArray[np.floating[Any]],
     code: Code,
+    features: NDArray[np.floating[Any]] | None,
     count: int,
     without: int | None = None,
 ) -> Record:
-    """List the images with the most similar features (width,), among those with saved features."""
-    saved = run.encodings.feature_rows
-    wanted = min(count + (without is not None), len(saved))
+    """List the images that share most units with a code (M,), or with the most similar features.
+
+    Features (width,) are compared with the saved ones. The row `without` is left out.
+    """
+    encodings = run.encodings
+    searched = len(encodings.images if features is None else encodings.feature_rows)
+    wanted = min(count + (without is not None), searched)
     if not wanted:
         raise NotFoundError("No features were saved when this run was explained.")
-    found = nearest_neighbors(
-        torch.from_numpy(run.encodings.features), torch.tensor(features)[None].float(), wanted
-    )
-    rows, scores = saved[found.indices[0].numpy()], found.similarities[0].double().numpy()
-    kept = rows != (-1 if without is None else without)
-    return _neighbors(run, "features", code, rows[kept][:count], scores[kept][:count], len(saved))
+    if features is None:
+        rows = nearest_by_code(encodings.codes, code[None], wanted)[0]
+        scores = (encodings.codes[rows] == code).mean(1)
+    else:
+        found = nearest_neighbors(
+            torch.from_numpy(encodings.features), torch.tensor(features)[None].float(), wanted
+        )
+        rows = encodings.feature_rows[found.indices[0].numpy()]
+        scores = found.similarities[0].double().numpy()
+    nearest = [
+        _neighbor(run, code, row, score)
+        for row, score in zip(rows, scores, strict=True)
+        if row != without
+    ]
+    by = "code" if features is None else "features"
+    return {"by": by, "searched": searched, "neighbors": nearest[:count]}
+
+
+def _neighbor(run: ExplainedRun, code: Code, row: int, score: float) -> Record:
+    number = int(run.encodings.images[row])
+    shared = np.flatnonzero(run.encodings.codes[row] == code).tolist()
+    return {
+        "image": number,
+        "label": run.label(number),
+        "score": round(float(score), 4),
+        "shared": [[variable, int(code[variable])] for variable in shared],
+        "shared_count": len(shared),
+    }
 
 
 def saved_features(run: ExplainedRun, row: int) -> NDArray[np.float16] | None:
@@ -198,30 +211,6 @@ def saved_features(run: ExplainedRun, row: int) -> NDArray[np.float16] | None:
         return None
     features: NDArray[np.float16] = run.encodings.features[place]
     return features
-
-
-def _neighbors(
-    run: ExplainedRun,
-    by: By,
-    code: Code,
-    rows: NDArray[np.int64],
-    scores: NDArray[np.floating[Any]],
-    searched: int,
-) -> Record:
-    found = []
-    for row, score in zip(rows, scores, strict=True):
-        number = int(run.encodings.images[row])
-        agreeing = np.flatnonzero(run.encodings.codes[row] == code).tolist()
-        found.append(
-            {
-                "image": number,
-                "label": run.label(number),
-                "score": round(float(score), 4),
-                "shared": [[variable, int(code[variable])] for variable in agreeing],
-                "shared_count": len(agreeing),
-            }
-        )
-    return {"by": by, "searched": searched, "neighbors": found}
 
 
 def _assigned(run: ExplainedRun, variable: int) -> NDArray[np.int64]:
