@@ -16,10 +16,7 @@ OPTIMIZERS = {"lars": "LARS", "sgd": "SGD", "adamw": "AdamW"}
 
 
 def summary(config: Config) -> str:
-    head = config.method.model_dump()
-    # DISSL's teacher ends in classes.
-    layers = head["projector"] if "projector" in head else (*head["teacher"], head["classes"])
-    widths = "-".join(map(str, layers))
+    widths = "-".join(map(str, config.method.head_widths))
     optimizer, batch = OPTIMIZERS[config.optimizer.name], config.training.batch_size
     return (
         f"{widths}; {optimizer}, {config.peak_lr:g} at {batch}, {config.optimizer.weight_decay:g}"

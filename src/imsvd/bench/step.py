@@ -33,7 +33,7 @@ from imsvd.config import Config, override
 from imsvd.engine.batches import EpochOrder, MemoryBatches
 from imsvd.engine.hardware import keep_freed_memory
 from imsvd.errors import InputError
-from imsvd.methods import IMSVDSettings, build_method
+from imsvd.methods import build_method
 from imsvd.networks import build_backbone, feature_width
 from imsvd.networks.winograd import use_winograd
 from imsvd.pretraining.metrics import EpochMetrics
@@ -124,8 +124,7 @@ def _lightly(*, tuned: bool, every_core: bool = True) -> Build:
         network = lightly_network(config).to(memory_format=layout)
         optimizer = _plain_optimizer(network, config)
         batches = _lightly_batches(config, images, cores if every_core else 1)
-        units = _method(config).units
-        assert isinstance(units, int)
+        units = config.method.code_head.units[0]
         while True:
             before = time.perf_counter()
             views = next(batches)
@@ -147,7 +146,7 @@ def lightly_network(config: Config) -> nn.Sequential:
     from lightly.models.modules.heads import ProjectionHead  # noqa: PLC0415 - an optional package
 
     backbone = build_backbone(config.backbone)
-    widths = (feature_width(backbone), *_method(config).projector)
+    widths = (feature_width(backbone), *config.method.head_widths)
     blocks: list[Any] = [
         (inputs, outputs, nn.BatchNorm1d(outputs), nn.ReLU(inplace=True), True)
         for inputs, outputs in itertools.pairwise(widths[:-1])
@@ -172,11 +171,6 @@ def _lightly_batches(config: Config, images: Tensor, workers: int) -> Iterator[l
         dataset, size, sampler=sampler, num_workers=workers, persistent_workers=True, drop_last=True
     )
     return iter(loader)
-
-
-def _method(config: Config) -> IMSVDSettings:
-    assert isinstance(config.method, IMSVDSettings)
-    return config.method
 
 
 CONTENDERS: dict[str, Contender[Build]] = {
@@ -254,14 +248,13 @@ class _Step(Benchmark[StepCase]):
 
 def _loss_seconds(config: Config, form: str) -> float:
     """Time the loss alone, forward and backward, on random embeddings: the best of a few calls."""
-    method = _method(config)
-    assert isinstance(method.units, int)
+    units, width = config.method.code_head.units[0], config.method.head_widths[-1]
     best = float("inf")
     for _ in range(_LOSS_CALLS):
-        shape = config.training.batch_size, method.projector[-1]
+        shape = config.training.batch_size, width
         first, second = (torch.randn(shape).requires_grad_() for _ in range(2))
         before = time.perf_counter()
-        FORMS[form].make(first, second, method.units)
+        FORMS[form].make(first, second, units)
         best = min(best, time.perf_counter() - before)
     return best
 

@@ -53,6 +53,11 @@ class DISSLSettings(MethodSettings):
         ),
     }
 
+    @property
+    def head_widths(self) -> tuple[int, ...]:
+        """Widths of the teacher, which ends in the classes."""
+        return (*self.teacher, self.classes)
+
 
 class DISSL(Method):
     """Views through one network; the teacher reads the two large ones, the student all of them."""

@@ -80,6 +80,11 @@ class MethodSettings(Settings):
     """The rows of the three scales; empty for IMSVD, whose recipes the others depart from."""
 
     @property
+    def head_widths(self) -> tuple[int, ...]:
+        """Widths of the layers between the backbone and the loss."""
+        return getattr(self, "projector", ())
+
+    @property
     def code_head(self) -> CodeHead:
         """The head an encoder keeps besides the backbone; none unless the method learns codes."""
         return CodeHead()

@@ -262,7 +262,7 @@ def _reported_hours() -> dict[tuple[str, tuple[int, ...]], Hours]:
 
 
 def _hours_key(config: Config) -> tuple[str, tuple[int, ...]]:
-    return config.method.name, tuple(getattr(config.method, "projector", ()))
+    return config.method.name, config.method.head_widths
 
 
 def hours_per_100_epochs(config: Config) -> Hours:
