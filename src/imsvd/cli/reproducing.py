@@ -141,7 +141,7 @@ def plan(  # noqa: PLR0913 - its options are its interface
 def collect(  # noqa: PLR0913 - its options are its interface
     names: Annotated[
         list[str] | None,
-        argument("NAME", "Experiments. Default: all with runs in the store.", show_default=False),
+        argument("NAME", "Experiments. Default: all that have runs in --out.", show_default=False),
     ] = None,
     *,
     data: ImageNet = "imagenet",
@@ -151,11 +151,11 @@ def collect(  # noqa: PLR0913 - its options are its interface
     voc: Voc = None,
     coco: Coco = None,
     places: Places = None,
-    settings: Sets = None,
     write_docs: Annotated[
         Path | None,
-        option("FILE", "Also write a page of all results in the store, small scale included."),
+        option("FILE", "Also write a page of all results in --out, small scale included."),
     ] = None,
+    settings: Sets = None,
 ) -> None:
     """Make tables and plots of finished runs at the paper's scale.
 

@@ -125,7 +125,7 @@ def compare(  # noqa: PLR0913 - its options are its interface
     ],
     recipe: RecipeName = None,
     methods: Annotated[
-        str, option("METHOD,…", "Methods to compare. Default: all, or only the variants.")
+        str, option("METHOD,…", "Methods to compare. Default: all; none if --variant is given.")
     ] = "",
     variant: Annotated[
         list[str] | None,
@@ -139,8 +139,7 @@ def compare(  # noqa: PLR0913 - its options are its interface
         str,
         option(
             "F,…",
-            "Factors of each method's learning rate to try; the best one is selected on "
-            "held-out training images.",
+            "Factors to try for each method's learning rate; held-out training images decide.",
         ),
     ] = "0.33,1,3",
     epochs: Annotated[int | None, option("N", "Epochs per run. Default: the recipe's.")] = None,
