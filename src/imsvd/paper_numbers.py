@@ -1,10 +1,10 @@
-"""The numbers that the paper reports, from `paper_numbers.yaml`, and which of ours they compare to."""
+"""The paper's numbers, from `paper_numbers.yaml`, and which of our metrics they compare to."""
 
 from __future__ import annotations
 
 from functools import cache
 from importlib.resources import files
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import yaml
 from pydantic import Field
@@ -12,32 +12,23 @@ from pydantic import Field
 from imsvd.settings import Settings
 
 
-class PaperNumber(NamedTuple):
-    """One cell of one table."""
-
-    table: str
-    row: str
-    column: str
-    value: float
-    source: str
-
-
 class PaperTable(Settings):
-    """One table, by rows and columns as the paper names them."""
+    """One table, with rows and columns named as in the paper."""
 
     source: str
     measures: str
-    protocol: str | None = Field(None, description="our protocol, if it is the same")
+    protocol: str | None = Field(None, description="our protocol, if it is the paper's")
     metrics: dict[str, str] = Field(
-        default_factory=dict, description="our metric for each column; * for all"
+        default_factory=dict, description="our metric of each column; * for all columns"
     )
     epochs: Literal["column"] | dict[str, int] = Field(
-        default_factory=dict, description="epochs of pretraining, for the rows where they are known"
+        default_factory=dict,
+        description="epochs of pretraining, by column or by row, where they are known",
     )
     rows: dict[str, dict[str, float]]
 
     def find(self, method: str, epochs: int, metric: str) -> float | None:
-        """Return the number of `method` (by our name) after `epochs` for our `metric`, if reported."""
+        """Return the number for our names of method and metric after `epochs`; None if not reported."""
         row = next((name for name in self.rows if _plain(name) == _plain(method)), None)
         if row is None:
             return None
@@ -58,38 +49,23 @@ class _File(Settings):
 @cache
 def paper_tables() -> dict[str, PaperTable]:
     """Return every table by its name."""
-    return dict(_read().tables)
-
-
-def paper_numbers() -> list[PaperNumber]:
-    """Return every number with its table, row, column and source."""
-    read = _read()
-    return [
-        PaperNumber(name, row, column, value, f"{read.paper}, {table.source}")
-        for name, table in read.tables.items()
-        for row, columns in table.rows.items()
-        for column, value in columns.items()
-    ]
+    text = files("imsvd").joinpath("paper_numbers.yaml").read_text(encoding="utf-8")
+    return _File.model_validate(yaml.safe_load(text)).tables
 
 
 def reported(protocol: str, method: str, epochs: int, metric: str) -> float | None:
-    """Return what the paper has for ResNet-50 pretrained on ImageNet, or None.
+    """Return the paper's number for ResNet-50 pretrained on ImageNet; None if it has none.
 
     Args:
-        protocol: of the evaluation, such as "linear".
-        method: by our name, such as "barlow_twins".
-        epochs: of pretraining.
-        metric: by our name, such as "knn_20".
+        protocol: name of the protocol, such as "linear".
+        method: our name, such as "barlow_twins".
+        epochs: epochs of pretraining.
+        metric: our name, such as "knn_20".
     """
     for table in paper_tables().values():
         if table.protocol == protocol:
             return table.find(method, epochs, metric)
     return None
-
-
-def _read() -> _File:
-    text = files("imsvd").joinpath("paper_numbers.yaml").read_text(encoding="utf-8")
-    return _File.model_validate(yaml.safe_load(text))
 
 
 def _plain(name: str) -> str:

@@ -7,10 +7,10 @@ from imsvd.errors import InputError
 from imsvd.explanations.parts import PARTS
 from imsvd.grid.jobs import Job, unique
 from imsvd.methods import METHODS
-from imsvd.paper_numbers import paper_numbers
+from imsvd.paper_numbers import paper_tables
 from imsvd.pretraining.pretrain import configure
 from imsvd.recipes import recipe
-from imsvd.reproduction.experiment import Cell, Experiment, Pretraining, Setup
+from imsvd.reproduction.experiment import RECIPES, Cell, Experiment, Pretraining, Setup
 from imsvd.reproduction.experiments import ABLATIONS, EXPERIMENTS, OUR_NAMES, find_experiments
 
 FULL = Setup("full", "imagenet")
@@ -33,7 +33,12 @@ def test_every_number_of_the_paper_is_in_one_experiment() -> None:
         if value.place is not None
     ]
     assert len(set(places)) == len(places)
-    assert set(places) == {(n.table, n.row, n.column) for n in paper_numbers()}
+    assert set(places) == {
+        (name, row, column)
+        for name, table in paper_tables().items()
+        for row, columns in table.rows.items()
+        for column in columns
+    }
     for experiment in EXPERIMENTS.values():
         assert len(cells(experiment.name, FULL)) == len(experiment.values), experiment.name
 
@@ -166,7 +171,7 @@ def test_a_run_says_how_a_command_line_gets_its_configuration(setup: Setup) -> N
     experiments: list[Experiment] = [EXPERIMENTS["width"], EXPERIMENTS["knn"]]
     for run in (run for experiment in experiments for run in experiment.runs(setup)):
         configured = configure(
-            setup.data, recipe_name=run.recipe, method=run.method, settings=run.settings
+            setup.data, recipe_name=RECIPES[setup.budget], method=run.method, settings=run.settings
         )
         assert configured == run.job.config
 

@@ -76,12 +76,15 @@ def check_setup(setup: Setup) -> None:
 
 
 class PlannedRun(NamedTuple):
-    """A training run, and the options of `imsvd pretrain` that give the same configuration."""
+    """A training run, and what its configuration changes in the recipe of its budget and method."""
 
     job: Job
-    recipe: str
-    method: str
     settings: tuple[str, ...]
+
+    @property
+    def method(self) -> str:
+        """Our name of the method."""
+        return self.job.config.method.name
 
 
 class Pretraining(NamedTuple):
@@ -127,7 +130,7 @@ class Pretraining(NamedTuple):
 def _plan_run(training: Pretraining, setup: Setup, seed: int, label: str) -> PlannedRun:
     name, settings = RECIPES[setup.budget], training.settings(setup, seed)
     config = configure(setup.data, recipe_name=name, method=training.method, settings=settings)
-    return PlannedRun(Job(config, label=label), name, training.method, settings)
+    return PlannedRun(Job(config, label=label), settings)
 
 
 class Measure(NamedTuple):

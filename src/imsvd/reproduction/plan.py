@@ -29,7 +29,7 @@ from imsvd.networks import BackboneSettings, build_backbone
 from imsvd.paper_numbers import paper_tables
 from imsvd.progress import progress_bar
 from imsvd.recipes import recipe
-from imsvd.reproduction.experiment import Experiment, PlannedRun, Setup
+from imsvd.reproduction.experiment import RECIPES, Experiment, PlannedRun, Setup
 from imsvd.reproduction.experiments import OUR_NAMES
 from imsvd.reproduction.results import evaluation_data
 
@@ -107,7 +107,7 @@ class FullPlan(NamedTuple):
         """Return the command line that trains `run`."""
         return (
             *("imsvd", "pretrain", run.job.config.data.source),
-            *("--recipe", run.recipe, "--method", run.method),
+            *("--recipe", RECIPES["full"], "--method", run.method),
             *("--out", str(self.folder(run))),
             *(part for setting in run.settings for part in ("--set", setting)),
         )

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from imsvd.encoder import results_path
 from imsvd.evaluation.results import as_in_the_paper, is_of_untrained, read_results
@@ -37,12 +37,7 @@ FIGURES = {
 """Pictures of each part in a run's explanations/; of several, the first is shown."""
 
 Verdict = Literal["kept", "kept within the spread", "reversed within the spread", "reversed"]
-VERDICTS: tuple[Verdict, ...] = (
-    "kept",
-    "kept within the spread",
-    "reversed within the spread",
-    "reversed",
-)
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 class Point(NamedTuple):
