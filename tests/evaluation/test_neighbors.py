@@ -17,7 +17,6 @@ from imsvd.evaluation.neighbors import (
     TILE_COLUMNS,
     Distance,
     Neighbors,
-    nearest_in_shares,
     nearest_neighbors,
 )
 from tests import gloo
@@ -208,7 +207,7 @@ def search_share(
     bank: Tensor, queries: Tensor, sizes: list[int], k: int, distance: Distance
 ) -> Neighbors:
     share = torch.split(bank, sizes)[rank()]
-    return nearest_in_shares(share, queries, k, distance=distance, query_chunk=100)
+    return nearest_neighbors(share, queries, k, distance=distance, query_chunk=100, shared=True)
 
 
 @pytest.mark.parametrize("sizes", [[1300, 1203], [2501, 2], [900, 0, 1603], [833, 835, 835]])
@@ -227,6 +226,7 @@ def test_shares_of_several_processes_give_the_bits_of_one(
 
 def test_one_process_without_a_group_holds_the_only_share() -> None:
     bank, queries = normal(500, 8, 0), normal(20, 8, 1)
-    shared, alone = nearest_in_shares(bank, queries, 7), nearest_neighbors(bank, queries, 7)
+    shared = nearest_neighbors(bank, queries, 7, shared=True)
+    alone = nearest_neighbors(bank, queries, 7)
     assert torch.equal(shared.indices, alone.indices)
     assert torch.equal(shared.similarities, alone.similarities)

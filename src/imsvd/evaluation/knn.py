@@ -18,7 +18,7 @@ from torch import Tensor
 from imsvd.distributed import all_gather_rows, gather_lists, together, world_size
 from imsvd.errors import InputError
 from imsvd.evaluation.features import Features, check_features, check_labels, check_widths
-from imsvd.evaluation.neighbors import Distance, Neighbors, nearest_in_shares, nearest_neighbors
+from imsvd.evaluation.neighbors import Distance, Neighbors, nearest_neighbors
 from imsvd.settings import Settings
 
 
@@ -121,7 +121,7 @@ def knn_of_shares(
     lengths = _lengths(train.features, settings)
     if world_size() > 1:  # a single process computes in float64 on the CPU: some devices lack it
         lengths = all_gather_rows(lengths.to(device))
-    found = nearest_in_shares(
+    found = nearest_neighbors(
         train.features,
         queries,
         max(settings.neighbors),
@@ -129,6 +129,7 @@ def knn_of_shares(
         unit=_root_mean_square(lengths),
         query_chunk=settings.query_chunk,
         bank_chunk=settings.bank_chunk,
+        shared=True,
         progress=progress,
     )
     return {

@@ -31,7 +31,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from imsvd.distributed import all_gather, rank, world_size
+from imsvd.distributed import all_gather, rank
 from imsvd.errors import InputError
 
 Distance = Literal["cosine", "euclidean"]
@@ -64,7 +64,7 @@ class Neighbors(NamedTuple):
     indices: Tensor
 
 
-def nearest_neighbors(
+def nearest_neighbors(  # noqa: PLR0913 - independent keyword arguments
     bank: Tensor,
     queries: Tensor,
     num_neighbors: int,
@@ -73,6 +73,8 @@ def nearest_neighbors(
     unit: float = 1.0,
     query_chunk: int = 1024,
     bank_chunk: int = 8192,
+    shared: bool = False,
+    progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Neighbors:
     """Find the `num_neighbors` rows of `bank` most similar to each query, exactly.
 
@@ -86,46 +88,24 @@ def nearest_neighbors(
         unit: unit of length for Euclidean distances.
         query_chunk: rows of a tile; rounded up to whole blocks.
         bank_chunk: bank rows prepared at a time; rounded likewise.
+        shared: whether `bank` is only this rank's share, possibly empty. Every rank must then call
+            this with the same queries, and gets the same result; indices count the rows of all
+            shares in rank order.
+        progress: called with (rows done, rows in total) of `bank` after every chunk.
     """
-    _require_enough(num_neighbors, len(bank))
+    sizes, own = [len(bank)], 0
+    if shared:
+        sizes = all_gather(torch.tensor(sizes, device=queries.device)).tolist()
+        own = rank()
+    if not 1 <= num_neighbors <= sum(sizes):
+        raise InputError(
+            f"cannot find {num_neighbors} neighbors in a bank of {sum(sizes)} images; "
+            f"choose between 1 and {sum(sizes)}."
+        )
     with _plain_tensors():
         search = _Search(queries, num_neighbors, distance, unit, query_chunk)
-        search.add(bank, 0, bank_chunk)
-        return search.result()
-
-
-def nearest_in_shares(
-    share: Tensor,
-    queries: Tensor,
-    num_neighbors: int,
-    *,
-    distance: Distance = "cosine",
-    unit: float = 1.0,
-    query_chunk: int = 1024,
-    bank_chunk: int = 8192,
-    progress: Callable[[int, int], None] = lambda _done, _total: None,
-) -> Neighbors:
-    """Run `nearest_neighbors` on a bank whose rows are distributed over the ranks, in rank order.
-
-    Every rank must call this with the same queries and gets the same result. Indices count the rows
-    of all shares, one share after the other.
-
-    Args:
-        share: (own, width) this rank's rows, possibly none.
-        queries: (queries, width) features, on a device the ranks can communicate through.
-        num_neighbors: neighbors per query, at most the rows of all shares together.
-        distance: cosine similarity or Euclidean distance.
-        unit: unit of length for Euclidean distances.
-        query_chunk: rows of a tile and of a merge.
-        bank_chunk: bank rows prepared at a time.
-        progress: called with (rows done, rows in total) of this rank's share after every chunk.
-    """
-    sizes = all_gather(torch.tensor([len(share)], device=queries.device)).tolist()
-    _require_enough(num_neighbors, sum(sizes))
-    with _plain_tensors():
-        search = _Search(queries, num_neighbors, distance, unit, query_chunk)
-        search.add(share, sum(sizes[: rank()]), bank_chunk, progress)
-        if world_size() > 1:
+        search.add(bank, sum(sizes[:own]), bank_chunk, progress)
+        if len(sizes) > 1:
             search.merge_over_ranks(query_chunk)
         return search.result()
 
@@ -135,14 +115,6 @@ def _plain_tensors() -> Iterator[None]:
     """Create tensors that every thread may write to; inference mode applies to one thread only."""
     with torch.inference_mode(False), torch.no_grad():
         yield
-
-
-def _require_enough(num_neighbors: int, rows: int) -> None:
-    if not 1 <= num_neighbors <= rows:
-        raise InputError(
-            f"cannot find {num_neighbors} neighbors in a bank of {rows} images; "
-            f"choose between 1 and {rows}."
-        )
 
 
 class _Search:
@@ -175,7 +147,7 @@ class _Search:
         bank: Tensor,
         offset: int,
         bank_chunk: int,
-        progress: Callable[[int, int], None] = lambda _done, _total: None,
+        progress: Callable[[int, int], None],
     ) -> None:
         """Search `bank` (rows, width), whose rows are numbered from `offset` on."""
         first = _whole_blocks(max(_FIRST_CHUNK, 2 * self._best.indices.shape[1]))
