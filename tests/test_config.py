@@ -144,6 +144,16 @@ def test_a_path_with_any_characters_survives_the_file(tmp_path: Path) -> None:
     assert from_yaml(to_yaml(config), "config.yaml").data.source == source
 
 
+def test_a_run_of_an_earlier_version_gets_one_clear_sentence() -> None:
+    text = to_yaml(Config()).replace("standardize", "standardise")
+    with pytest.raises(
+        InputError,
+        match=r"^run/config.yaml: there is no setting 'method.standardise'; did you mean "
+        r"method.standardize\? If an earlier version of imsvd wrote it, train the run again\.$",
+    ):
+        from_yaml(text, "run/config.yaml")
+
+
 def test_a_third_view_is_refused() -> None:
     views = [view.model_dump(mode="json") for view in recipe("shapes").views.views]
     with pytest.raises(InputError, match="compares two views"):

@@ -226,7 +226,12 @@ def from_yaml(text: str, origin: str) -> Config:
         raise InputError(f"{origin} is not valid YAML: {error}") from error
     if not isinstance(values, dict):
         raise InputError(f"{origin} holds no settings; expected the config.yaml of a run.")
-    return parse_config(values)
+    try:
+        return parse_config(values)
+    except InputError as error:
+        raise InputError(
+            f"{origin}: {error} If an earlier version of imsvd wrote it, train the run again."
+        ) from error
 
 
 @functools.cache

@@ -230,8 +230,10 @@ def read_description(folder: RunFolder) -> EncoderDescription:
     try:
         return EncoderDescription.model_validate_json(folder.encoder_description.read_text())
     except ValidationError as error:
+        problem = describe_validation_error(error, keys_of(EncoderDescription))
         raise InputError(
-            f"{folder.encoder_description}: {describe_validation_error(error, keys_of(EncoderDescription))}"
+            f"{folder.encoder_description}: {problem} If an earlier version of imsvd wrote it, train "
+            "the run again."
         ) from error
 
 
