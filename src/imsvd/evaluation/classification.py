@@ -160,11 +160,7 @@ def adapted(
 ) -> ClassificationSettings:
     """Fit published settings to the number of images, then apply the user's changes.
 
-    Args:
-        published: settings of the protocol.
-        train: training images.
-        epochs: number of epochs to use instead of the published one.
-        assignments: overrides such as "head_lr=0.1" or "compute.devices=2"; values are YAML.
+    `assignments` are overrides such as "head_lr=0.1" or "compute.devices=2"; values are YAML.
     """
     settings = published.for_images(len(train))
     if epochs is not None:
@@ -231,12 +227,8 @@ def semi_splits(
 ) -> LabeledSplits:
     """Keep all test images, and only the training images whose labels may be used.
 
-    Args:
-        splits: all images.
-        fraction: fraction of every class to draw; ignored if there is a list.
-        names: file that lists the labeled images, one name per line, such as SimCLR's for ImageNet
-            (https://github.com/google-research/simclr, imagenet_subsets).
-        seed: seed of the draw.
+    Draws `fraction` of every class, unless the file `names` lists the labeled images, one name per
+    line, such as SimCLR's for ImageNet (https://github.com/google-research/simclr, imagenet_subsets).
     """
     if names is not None:
         return checked_splits(names, Subset(splits.train, listed(splits.train, names)), splits.test)

@@ -52,12 +52,7 @@ def knn(
 ) -> dict[str, float]:
     """Return the top-1 accuracy in percent for every k of `settings`, such as {"knn_20": 51.2}.
 
-    Args:
-        train: (n, width) features of the images that vote.
-        train_labels: (n,) classes.
-        test: (m, width) features to classify.
-        test_labels: (m,) classes.
-        settings: settings of the classifier.
+    Training features (n, width) with labels (n,) vote on test features (m, width) with labels (m,).
     """
     check_labels("test", test, test_labels)
     predictions = knn_predict(train, train_labels, test, settings)
@@ -102,13 +97,13 @@ def knn_of_shares(
 ) -> dict[str, float]:
     """Return the accuracies of `knn` and `knn_attributes` for images distributed over the ranks.
 
-    Every rank must call this with its share of both splits, in rank order. All get the accuracies
-    that one process would compute from all images. Values of k beyond the number of training images
-    are dropped.
+    Every rank must call this with its share of both splits, possibly empty, in rank order. All get
+    the accuracies that one process would compute from all images. Values of k beyond the number of
+    training images are dropped.
 
     Args:
-        train: this rank's images that vote, possibly none.
-        test: this rank's images to classify, possibly none.
+        train: this rank's images that vote.
+        test: this rank's images to classify.
         settings: settings of the classifier.
         device: where to search and to communicate.
         progress: called with (done, in total) of this rank's training images during the search.

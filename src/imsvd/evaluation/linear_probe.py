@@ -53,12 +53,8 @@ def linear_probe(
 ) -> dict[str, float]:
     """Return the test accuracy in percent: "linear_probe_top1" and, for more than five classes, "…_top5".
 
-    Args:
-        train: (n, width) features to fit.
-        train_labels: (n,) classes.
-        test: (m, width) features to classify.
-        test_labels: (m,) classes; those absent from training count as misclassified.
-        settings: regularization and stopping rule.
+    Fits training features (n, width) with labels (n,) and classifies test features (m, width) with
+    labels (m,). Test classes absent from training count as misclassified.
     """
     check_features("training", train)
     check_features("test", test)

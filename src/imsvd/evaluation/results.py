@@ -75,7 +75,7 @@ def append_result(
     data: str,
     details: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Append one evaluation to `run`/results.jsonl, flushed to disk.
+    """Append one evaluation to `run`/results.jsonl, flush it to disk and return the record.
 
     Args:
         run: run folder.
@@ -83,9 +83,6 @@ def append_result(
         metrics: finite numbers.
         data: the images, as the user named them.
         details: whatever else is needed to understand or repeat the evaluation, such as its settings.
-
-    Returns:
-        The record as written, with the time and the package version.
     """
     record = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -123,14 +123,8 @@ def voc07(
 ) -> VOC07Outcome:
     """Return the average precision of every class and the means over classes, in percent.
 
-    "voc07_map" and "voc07/<class>" use VOC 2007's 11 points.
-
-    Args:
-        train: images to select costs and fit machines on.
-        test: images to score.
-        class_names: names of the target columns.
-        settings: settings of the machines.
-        advance: called after each of the `num_steps` steps.
+    "voc07_map" and "voc07/<class>" use VOC 2007's 11 points. `class_names` names the target columns;
+    `advance` is called after each of the `num_steps` steps.
     """
     check_features("training", train.features)
     check_features("test", test.features)
@@ -204,15 +198,10 @@ def classify(
     settings: SVMSettings,
     advance: Callable[[], None] = lambda: None,
 ) -> list[ClassScores]:
-    """Fit a machine for every class and score the test images.
+    """Fit a machine for every class on features (n, width) and score test features (m, width).
 
-    Args:
-        train: (n, width) features.
-        train_targets: (n, classes): 1 positive, -1 negative, 0 ignored. Every class needs at least
-            `settings.folds` positives and as many negatives.
-        test: (m, width) features.
-        settings: settings of the machines.
-        advance: called after each of the `num_steps` steps.
+    `train_targets` (n, classes) are 1 positive, -1 negative, 0 ignored; every class needs at least
+    `settings.folds` positives and as many negatives.
     """
     train, test = normalize(train), normalize(test)
     classes = range(train_targets.shape[1])
@@ -341,9 +330,7 @@ class _Curve(NamedTuple):
 def eleven_point_average_precision(scores: Values, positives: NDArray[np.bool_]) -> float:
     """Average the best precision at recall r or more over r = 0, 0.1, …, 1 (VOC 2007).
 
-    Args:
-        scores: (n,), higher for likely positives.
-        positives: (n,), at least one of them true.
+    `scores` (n,) are higher for likely positives; at least one of `positives` (n,) is true.
     """
     curve = _curve(scores, positives)
     envelope = _best_from_here(curve)

@@ -57,10 +57,7 @@ class MaskRCNN(GeneralizedRCNN):  # type: ignore[misc]
 def build_detector(encoder: Encoder, num_categories: int, settings: DetectionSettings) -> MaskRCNN:
     """Build a Mask R-CNN from the stages of the encoder's backbone, which it takes over.
 
-    Args:
-        encoder: a ResNet from a run, timm or torchvision.
-        num_categories: number of categories without background.
-        settings: sizes, anchors, norms.
+    The backbone is a ResNet from a run, timm or torchvision. Categories do not include background.
     """
     trunk, conv5 = split_resnet(_network(encoder, settings))
     channels, stride, region_channels = _measure(trunk, conv5)

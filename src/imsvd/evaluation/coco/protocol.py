@@ -37,13 +37,8 @@ def run_coco(
 ) -> CocoOutcome:
     """Train Mask R-CNN C4 on the training split and measure it on the validation split.
 
-    Args:
-        encoder: encoder whose backbone becomes part of the detector.
-        data: images and annotations.
-        folder: folder for checkpoints, in one sub-folder per combination of encoder, data and
-            settings; the same call resumes an interrupted training.
-        settings: settings of the detector and its training.
-        console: where to show progress.
+    The detector takes over the encoder's backbone. Checkpoints go to a sub-folder of `folder` for each
+    combination of encoder, data and settings; the same call resumes an interrupted training.
 
     Raises:
         Interrupted: on Ctrl-C or SIGTERM, after saving.
@@ -154,9 +149,7 @@ def average_precision(
 ) -> dict[str, float]:
     """Return COCO's AP, AP50 and AP75 of boxes and masks, in percent.
 
-    Args:
-        ground_truth: content of an annotation file.
-        detections: detections in COCO's results format, with `bbox` and `segmentation`.
+    `ground_truth` is the content of an annotation file; `detections` are in COCO's results format.
     """
     metrics = {f"coco_{kind}_{number}": 0.0 for kind in _KINDS for number in _NUMBERS}
     if not detections:
