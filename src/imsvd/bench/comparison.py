@@ -36,6 +36,8 @@ Row = dict[str, Any]
 """One line of a table: fields of the case, numbers, ratios, and why it was skipped, if it was."""
 T = TypeVar("T")
 C = TypeVar("C", bound="Case")
+_Tables = dict[str, list[list[str]]]
+"""Lines of cells by title; the first line has the names of the columns."""
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,6 @@ class Column(NamedTuple):
         return f"{row[self.key]:{self.form}}{spread}"
 
 
-class _TableContent(NamedTuple):
-    columns: Sequence[str]
-    lines: list[list[str]]
-
-
 class Benchmark(ABC, Generic[C]):
     """What is measured and how it is shown.
 
@@ -132,7 +129,7 @@ class Benchmark(ABC, Generic[C]):
 
     def reason_to_skip(self, case: C) -> str:
         """Return why a case cannot be measured, or an empty string."""
-        needs = self.contenders[case.contender].needs if case.contender in self.contenders else ()
+        needs = self.contenders[case.contender].needs
         missing = [name for name in needs if importlib.util.find_spec(name) is None]
         return f"{' and '.join(missing)} not installed" if missing else ""
 
@@ -167,10 +164,10 @@ class Benchmark(ABC, Generic[C]):
             if case in rounds[0] or case in skipped
         ]
         tables = self._tables(rows)
-        for title, (columns, lines) in tables.items():
+        for title, (names, *lines) in tables.items():
             table = Table(title=title)
-            for number, column in enumerate(columns):
-                table.add_column(column, justify="right" if number else "left")
+            for number, name in enumerate(names):
+                table.add_column(name, justify="right" if number else "left")
             for line in lines:
                 table.add_row(*line)
             console.print(table)
@@ -214,17 +211,15 @@ class Benchmark(ABC, Generic[C]):
                 row[f"{key}_quartiles"] = [low, high]
         return row
 
-    def _tables(self, rows: Sequence[Row]) -> dict[str, _TableContent]:
-        tables: dict[str, _TableContent] = {}
+    def _tables(self, rows: Sequence[Row]) -> _Tables:
+        tables: _Tables = {}
         for row in rows:
             for title, columns in self.tables(row).items():
-                titles = [self.first_column, *(column.title for column in columns)]
+                names = [self.first_column, *(column.title for column in columns)]
                 cells = [column.cell(row) for column in columns]
                 if row["skipped"]:
                     cells = [f"skipped: {row['skipped']}", *[""] * (len(columns) - 1)]
-                tables.setdefault(title, _TableContent(titles, [])).lines.append(
-                    [row["label"], *cells]
-                )
+                tables.setdefault(title, [names]).append([row["label"], *cells])
         return tables
 
 
@@ -243,14 +238,14 @@ def _write(
     heading: str,
     facts: Mapping[str, str],
     rows: Sequence[Row],
-    tables: Mapping[str, _TableContent],
+    tables: _Tables,
 ) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"environment": dict(facts), "rows": list(rows)}
     path.with_suffix(".json").write_text(json.dumps(content, indent=2) + "\n")
     lines = [f"# {heading}", "", *(f"- {name}: {value}" for name, value in facts.items())]
-    for title, (columns, cells) in tables.items():
-        lines += ["", f"## {title}", "", f"| {' | '.join(columns)} |", "|" + "---|" * len(columns)]
+    for title, (names, *cells) in tables.items():
+        lines += ["", f"## {title}", "", f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
         lines += [f"| {' | '.join(line)} |" for line in cells]
     path.with_suffix(".md").write_text("\n".join(lines) + "\n")
 

@@ -51,6 +51,11 @@ def _built_in(build: Callable[[], nn.Module]) -> LossStep:
     return step
 
 
+def _no_loss(first: Tensor, second: Tensor, _units: int) -> None:
+    for embedding in (first, second):
+        embedding.grad = torch.ones_like(embedding)
+
+
 HEADS: dict[str, Contender[LossStep]] = {
     "imsvd": Contender("IMSVD", FORMS["ours"].make),
     "vicreg": Contender("VICReg, ours", _built_in(VICRegLoss)),
@@ -58,6 +63,7 @@ HEADS: dict[str, Contender[LossStep]] = {
     "barlow": Contender("Barlow Twins, ours", _built_in(BarlowTwinsLoss)),
     "barlow-plain": Contender("Barlow Twins, D x D matrix", FORMS["barlow"].make),
 }
+_BACKBONE = {BACKBONE: Contender("ResNet-50", _no_loss)}
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,7 @@ class HeadCase(Case):
 
 class _Heads(Benchmark[HeadCase]):
     case = HeadCase
-    contenders = HEADS
+    contenders = HEADS | _BACKBONE
     heading = "Projector and loss"
     first_column = "head"
     columns = (
@@ -116,9 +122,6 @@ class _Heads(Benchmark[HeadCase]):
     def tables(self, row: Row) -> Mapping[str, Sequence[Column]]:
         whole = {"Whole step, computed from its parts": self.whole_columns}
         return {**super().tables(row), **whole}
-
-    def label(self, case: HeadCase) -> str:
-        return "ResNet-50" if case.contender == BACKBONE else super().label(case)
 
     def measure(self, case: HeadCase) -> Numbers:
         torch.manual_seed(0)
@@ -211,11 +214,6 @@ def head_step(
 def _features(batch: int, width: int) -> list[Tensor]:
     """Return features of two views, with gradients, as a backbone would need them."""
     return [torch.randn(batch, width).requires_grad_() for _ in range(2)]
-
-
-def _no_loss(first: Tensor, second: Tensor, _units: int) -> None:
-    for embedding in (first, second):
-        embedding.grad = torch.ones_like(embedding)
 
 
 def _measure_backbone(case: HeadCase) -> Numbers:
