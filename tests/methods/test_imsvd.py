@@ -127,3 +127,11 @@ def test_local_views_are_compared_with_both_large_ones() -> None:
     embeddings = [method.projector(method.backbone(view)) for view in crops]
     losses = [method.loss(embeddings[a], embeddings[b]).loss for a, b in pairs]
     torch.testing.assert_close(output.loss, sum(losses) / 5)
+
+
+def test_the_smallest_form_keeps_the_units_of_two_variables() -> None:
+    equal = IMSVDSettings(projector=(64, 64, 160), units=80).smallest()
+    assert (equal.projector, equal.units) == ((8, 8, 160), 80)
+    unequal = IMSVDSettings(projector=(16, 14), units=(2, 4, 8)).smallest()
+    assert (unequal.projector, unequal.units) == ((8, 6), (2, 4))
+    assert IMSVDSettings(projector=(4,), units=4).smallest().projector == (4,)

@@ -60,8 +60,8 @@ class CodeHead(NamedTuple):
 class MethodSettings(Settings):
     """Settings of a method, and the facts about it that other packages read.
 
-    A subclass overrides what differs from the defaults here; nothing outside `imsvd.methods` asks
-    which method it has.
+    A subclass overrides what differs from the defaults here. Code outside `imsvd.methods` reads
+    these facts and never checks which method it has.
     """
 
     name: str = Field("", description="method to train with; each has settings of its own")
@@ -107,14 +107,13 @@ class MethodSettings(Settings):
     def smallest(self) -> Self:
         """Return the smallest form of the same kind, which trains on `SMALLEST_BATCH` images.
 
-        Sizes in `smallest_sizes` are replaced; each entry of a tuple is, so depth stays, and 0
-        (which switches something off) stays 0.
+        It has the sizes in `smallest_sizes`. A tuple keeps its length, and thus a head its depth;
+        0, which switches something off, stays 0.
         """
-        changes = {}
+        changes: dict[str, Any] = {}
         for name, size in self.smallest_sizes.items():
             value = getattr(self, name)
-            changes[name] = [size] * len(value) if isinstance(value, tuple) else size
-            changes[name] = changes[name] if value else value
+            changes[name] = [size] * len(value) if isinstance(value, tuple) else value and size
         return self.replace(**changes)
 
     def phases(self, whole: int, epochs: int) -> dict[str, int]:
@@ -125,7 +124,7 @@ class MethodSettings(Settings):
         }
 
     def require_epochs(self, epochs: int) -> None:
-        """Refuse a training that ends within the first phase; a single epoch is let through."""
+        """Raise if training would end within the first phase; a single epoch is always allowed."""
         phase = getattr(self, self.first_phase) if self.first_phase else 0
         if phase >= epochs > 1:
             raise InputError(
@@ -134,7 +133,7 @@ class MethodSettings(Settings):
             )
 
     def replace(self, **changes: Any) -> Self:
-        """Return validated settings in which `changes` replace what they name."""
+        """Return validated settings with `changes`."""
         return type(self).model_validate(self.model_dump() | changes)
 
 
