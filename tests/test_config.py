@@ -9,7 +9,7 @@ from imsvd.config import (
     Config,
     describe_settings,
     from_yaml,
-    method_settings,
+    method_settings_class,
     override,
     setting_keys,
     to_yaml,
@@ -124,7 +124,7 @@ def test_a_file_that_is_no_configuration_gets_a_sentence(text: str) -> None:
 
 def test_an_unknown_method_names_the_known_ones() -> None:
     with pytest.raises(InputError, match="no method 'imsdv'; did you mean 'imsvd'"):
-        method_settings("imsdv")
+        method_settings_class("imsdv")
 
 
 def test_the_peak_learning_rate_grows_with_the_batch() -> None:

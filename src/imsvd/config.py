@@ -180,11 +180,6 @@ class Config(Settings):
         )
 
 
-def method_settings(name: str) -> MethodSettings:
-    """Return the default settings of the method called `name`."""
-    return method_settings_class(name)()
-
-
 def method_settings_class(name: str) -> type[MethodSettings]:
     """Return the type of the settings of the method called `name`."""
     if name not in METHODS:

@@ -53,13 +53,6 @@ def test_an_interrupted_epoch_goes_on() -> None:
     assert summary(resumed)["loss"] == 3.0
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_loss_that_is_no_number_is_noticed(bad: float) -> None:
-    assert EpochMetrics().finite()
-    assert filled(1.0).finite()
-    assert not filled(1.0, bad, 1.0).finite()
-
-
 def test_the_log_drops_epochs_that_are_trained_again_and_torn_lines(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     for epochs in (0, 2):

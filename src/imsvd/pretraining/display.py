@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,8 +51,6 @@ class TrainingDisplay:
 
     def begin_epoch(self, epoch: int, done: int, steps: int) -> None:
         """Start the bar of `epoch`, counted from 1, of which `done` steps are complete."""
-        self._began = time.monotonic()
-        self._began_at = done
         self.progress.reset(
             self.task,
             description=f"epoch {epoch}/{self.epochs}",

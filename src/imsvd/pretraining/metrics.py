@@ -54,10 +54,6 @@ class EpochMetrics:
             },
         }
 
-    def finite(self) -> bool:
-        """Whether every loss of the epoch so far was a number."""
-        return self.steps == 0 or bool(torch.isfinite(self.sums["terms"]["loss"]))
-
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint inside an epoch must keep."""
         return {"steps": self.steps, "sums": self.sums}
