@@ -236,18 +236,19 @@ class Pictures:
 
     def thumbnail(self, index: int) -> Image.Image:
         """Return an image at `side` by `side` pixels; raises `UnreadableImage`."""
-        pixels = self._decoded(index) if index in self._kept else self.crop(index)
-        picture = Image.fromarray(pixels.permute(1, 2, 0).numpy())
+        picture: Image.Image
+        if index in self._kept:
+            picture = Image.open(io.BytesIO(self._kept[index]))
+        else:
+            picture = Image.fromarray(self.crop(index).permute(1, 2, 0).numpy())
         return picture.resize((self.side, self.side), Image.Resampling.LANCZOS)
 
     def crop(self, index: int) -> Tensor:
         """Return an image at the encoder's size, uint8; raises `UnreadableImage`."""
-        exact = index in self._kept and self._size <= PICTURE_SIDE
-        return self._decoded(index) if exact else self._subject.crop(index)
-
-    def _decoded(self, index: int) -> Tensor:
-        pixels = np.array(Image.open(io.BytesIO(self._kept[index])))
-        return torch.from_numpy(pixels).permute(2, 0, 1)
+        if index in self._kept and self._size <= PICTURE_SIDE:
+            pixels = np.array(Image.open(io.BytesIO(self._kept[index])))
+            return torch.from_numpy(pixels).permute(2, 0, 1)
+        return self._subject.crop(index)
 
 
 def encode_picture(crop: Tensor) -> bytes:

@@ -207,34 +207,36 @@ def _section(findings: Findings) -> Section | None:
         return None
     source = findings.subject.source
     attributes = known_attributes(source, np.arange(len(source)))
+    articles = []
+    for unit in units:
+        images = []
+        for item in unit.top:
+            name = findings.label(item["index"]) or item["path"]
+            images.append(findings.thumbnail(item["index"], f"{name}, q {item['score']:.2f}"))
+        articles.append(_gallery(unit, images, attributes))
     return [
         paragraph(
             f"The images with the highest probability of a unit, for {len(units)} of "
             f"{sum(findings.subject.units):,} units: the most confident unit of each variable, "
-            f"skipping any unit with more than {percent(MOST_REPEATED, 0)} of its images already shown. "
-            "All other units are in ",
+            f"skipping any unit with more than {percent(MOST_REPEATED, 0)} of its images already "
+            "shown. All other units are in ",
             element("code", "galleries/"),
             ", one sheet per variable.",
         ),
-        element("div", *(_gallery(findings, attributes, unit) for unit in units), class_="units"),
+        element("div", *articles, class_="units"),
     ]
 
 
-def _gallery(findings: Findings, attributes: Mapping[str, Attribute], unit: ShownUnit) -> Html:
-    indices = [int(item["index"]) for item in unit.top]
-    shown = [
-        findings.thumbnail(index, f"{findings.label(index) or item['path']}, q {item['score']:.2f}")
-        for index, item in zip(indices, unit.top, strict=True)
-    ]
+def _gallery(unit: ShownUnit, images: Sequence[Html], attributes: Mapping[str, Attribute]) -> Html:
     common = [
-        join((f"{found.images} of {len(indices)}: ", named(found.description)))
-        for found in common_values(attributes, indices)[:3]
+        join((f"{found.images} of {len(unit.top)}: ", named(found.description)))
+        for found in common_values(attributes, [item["index"] for item in unit.top])[:3]
     ]
     note = [f"taken by {unit.images_taking_it:,} images", f"mean q {unit.confidence:.2f}", *common]
     return element(
         "article",
         element("h3", f"Variable {unit.variable}, unit {unit.unit}"),
-        element("ul", *(element("li", each) for each in shown if each), class_="strip"),
+        element("ul", *(element("li", each) for each in images if each), class_="strip"),
         element("p", join(note, " · "), class_="note"),
         id=unit_id(unit.variable, unit.unit),
     )

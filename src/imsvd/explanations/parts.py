@@ -32,8 +32,10 @@ from imsvd.explanations.meaning import PART as MEANING
 from imsvd.explanations.retrieval import PART as RETRIEVAL
 from imsvd.explanations.subject import (
     PARTIAL_NAME,
+    Collector,
     PartialPass,
     Progress,
+    Results,
     Subject,
     explanation_key,
     read_images,
@@ -86,8 +88,16 @@ def explain(
     for folder in (subject.folder, subject.folder / "galleries"):
         remove_leftovers(folder)
     summary = _summary(subject, data, split)
+    left = [name for name in chosen if not _is_done(subject, summary, name)]
     try:
-        _make_parts(subject, chosen, summary, console)
+        with progress_bar(console) as bar:
+            results = read_images(subject, _kinds(chosen, left), _shown(bar, "reading images"))
+        for number, name in enumerate(chosen, start=1):
+            if name in left:
+                place = f"{number} of {len(chosen)}"
+                _make_part(name, place, subject, results, summary, console)
+            else:
+                console.print(f"{name}: already finished", highlight=False)
     except KeyboardInterrupt:
         report.write_report(subject, summary, PARTS)
         console.print("Interrupted; run the same command to resume.")
@@ -165,29 +175,30 @@ def _summary(subject: Subject, data: str | Path, split: str) -> dict[str, Any]:
     }
 
 
-def _make_parts(
-    subject: Subject, chosen: Sequence[str], summary: dict[str, Any], console: Console
-) -> None:
-    """Read the images once for all chosen parts, then make those that are not finished."""
-    left = [name for name in chosen if not _is_done(subject, summary, name)]
-    # The explorer needs the file of encodings even if no part does.
+def _kinds(chosen: Sequence[str], left: Sequence[str]) -> list[type[Collector]]:
+    """Return what to gather from the images; the explorer needs encodings even if no part does."""
     reads = {name: PARTS[name].reads for name in chosen}
     needed = [kind for name, kind in reads.items() if name in left or kind.writes_file]
-    kinds = list(dict.fromkeys(needed))
+    return list(dict.fromkeys(needed))
+
+
+def _make_part(
+    name: str,
+    place: str,
+    subject: Subject,
+    results: Results,
+    summary: dict[str, Any],
+    console: Console,
+) -> None:
+    """Make one part, note it in the summary and print its headline."""
+    part = PARTS[name]
     with progress_bar(console) as bar:
-        results = read_images(subject, kinds, _shown(bar, "reading images")) if kinds else {}
-    for number, name in enumerate(chosen, start=1):
-        if name not in left:
-            console.print(f"{name}: already finished", highlight=False)
-            continue
-        part = PARTS[name]
-        with progress_bar(console) as bar:
-            progress = _shown(bar, f"{name} ({number} of {len(chosen)})")
-            summary["parts"][name] = part.make(subject, results[part.reads], progress)
-        _write(subject, summary)
-        tiles = part.tiles(summary["parts"][name])
-        said = "; ".join(f"{tile.number} {tile.text}" for tile in tiles) or "done"
-        console.print(f"{name}: {said}", highlight=False)
+        progress = _shown(bar, f"{name} ({place})")
+        summary["parts"][name] = part.make(subject, results[part.reads], progress)
+    _write(subject, summary)
+    tiles = part.tiles(summary["parts"][name])
+    said = "; ".join(f"{tile.number} {tile.text}" for tile in tiles) or "done"
+    console.print(f"{name}: {said}", highlight=False)
 
 
 def _shown(bar: Any, title: str) -> Progress:

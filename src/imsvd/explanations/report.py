@@ -48,29 +48,48 @@ def write_report(subject: Subject, summary: Mapping[str, Any], parts: Mapping[st
 
 def report_page(subject: Subject, summary: Mapping[str, Any], parts: Mapping[str, Part]) -> Html:
     """Return the whole page."""
-    run = RunFolder(subject.folder.parent)
+    run, findings = RunFolder(subject.folder.parent), Findings(subject, summary)
+    made = {name: part.section(findings) for name, part in parts.items()}
+    shown = {name: part for name, part in parts.items() if made[name] is not None}
+    sections = {}
+    if tiles := _tiles(summary["parts"], shown):
+        sections["summary"] = ("Summary", [tiles])
+    for name, part in shown.items():
+        content = [each for each in made[name] or [] if each is not None]
+        how = link(f"how-{name}", f"How this is measured: {part.method[0]}")
+        sections[name] = (part.title, [*content, element("p", how, class_="how")])
+    if training := _training(run):
+        sections["training"] = ("Training", training)
+    sections["how"] = ("How each number is measured", [_methods(shown)])
     title = f"What {Path(summary['run']).name} sees"
-    sections = _sections(Findings(subject, summary), run, parts)
-    contents = [element("li", link(name, heading)) for name, heading, _ in sections]
-    header = element(
+    body = element(
+        "body",
+        element("a", "Skip to the findings", href="#findings", class_="skip"),
+        _header(title, run, summary, {name: heading for name, (heading, _) in sections.items()}),
+        element(
+            "main",
+            *(
+                element("section", element("h2", heading), *content, id=name)
+                for name, (heading, content) in sections.items()
+            ),
+            id="findings",
+        ),
+        _footer(summary),
+    )
+    return join((Html("<!doctype html>\n"), element("html", _head(title), body, lang="en"), "\n"))
+
+
+def _header(
+    title: str, run: RunFolder, summary: Mapping[str, Any], headings: Mapping[str, str]
+) -> Html:
+    contents = [element("li", link(name, heading)) for name, heading in headings.items()]
+    return element(
         "header",
         element("h1", title),
         element("p", _lead(summary), class_="lead"),
         _facts(run, summary),
         element("nav", element("ul", *contents), aria_label="Contents"),
     )
-    shown = [
-        element("section", element("h2", heading), *content, id=name)
-        for name, heading, content in sections
-    ]
-    body = element(
-        "body",
-        element("a", "Skip to the findings", href="#findings", class_="skip"),
-        header,
-        element("main", *shown, id="findings"),
-        _footer(summary),
-    )
-    return join((Html("<!doctype html>\n"), element("html", _head(title), body, lang="en"), "\n"))
 
 
 def _head(title: str) -> Html:
@@ -111,27 +130,6 @@ def _facts(run: RunFolder, summary: Mapping[str, Any]) -> Html:
     }
     rows = [join((element("dt", name), element("dd", value))) for name, value in facts.items()]
     return element("dl", *rows, class_="facts")
-
-
-def _sections(
-    findings: Findings, run: RunFolder, parts: Mapping[str, Part]
-) -> list[tuple[str, str, list[Html]]]:
-    """Return id, heading and content of every section that has content."""
-    made: dict[str, list[Html]] = {}
-    for name, part in parts.items():
-        content = part.section(findings)
-        if content is not None:
-            how = link(f"how-{name}", f"How this is measured: {part.method[0]}")
-            kept = [each for each in content if each is not None]
-            made[name] = [*kept, element("p", how, class_="how")]
-    shown = {name: parts[name] for name in made}
-    tiles, training = _tiles(findings.summary["parts"], shown), _training(run)
-    return [
-        *([("summary", "Summary", [tiles])] if tiles else []),
-        *((name, parts[name].title, content) for name, content in made.items()),
-        *([("training", "Training", training)] if training else []),
-        ("how", "How each number is measured", [_methods(shown)]),
-    ]
 
 
 def _tiles(headlines: Mapping[str, Any], parts: Mapping[str, Part]) -> Html:

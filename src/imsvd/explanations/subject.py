@@ -268,56 +268,45 @@ def read_images(
     An interrupted pass is resumed if it covered all of these kinds. Results without a file of their
     own stay in the partial file, so that an interruption after the pass loses nothing either.
     """
-    results: Results = {}
-    for kind in kinds:
-        if (found := kind.stored(subject)) is not None:
-            results[kind] = found
+    results = {kind: found for kind in kinds if (found := kind.stored(subject)) is not None}
     collectors = [kind(subject) for kind in kinds if kind not in results]
     if not collectors:
         return results
     saved = PartialPass(subject.folder / PARTIAL_NAME, subject.key)
-    place = _run_pass(subject, collectors, saved, progress)
-    results |= {type(each): each.finish() for each in collectors}
-    in_memory = [each for each in collectors if not each.writes_file]
-    if in_memory:
-        saved.save(_state(in_memory, place))
-    else:
-        saved.remove()
-    return results
-
-
-def _run_pass(
-    subject: Subject,
-    collectors: Sequence[Collector],
-    saved: PartialPass,
-    progress: Progress | None,
-) -> State:
-    """Feed the collectors; return how far the pass has come."""
-    order = sorted({index for each in collectors for index in each.wanted()})
     first, readable = _restore(saved.read(), collectors)
+    order = sorted({index for each in collectors for index in each.wanted()})
     done = sum(index < first for index in order)
-    place = {"next": np.array(first), "readable": np.array(readable)}
-    if progress is not None:
-        progress(done, len(order))
-    views, side = None, None
-    if any(each.uses_views for each in collectors):
-        # Local views take no part in the joint distribution.
-        views = subject.views.model_copy(update={"local_views": 0})
-        side = small_image_size(subject.source)
-    for start in range(done, len(order), BATCH):
-        chosen = order[start : start + BATCH]
+    views, side = _view_settings(subject, collectors)
+    while True:
+        place = {"next": np.array(first), "readable": np.array(readable)}
+        saved.save_when_due(partial(_state, collectors, place))
+        if progress is not None:
+            progress(done, len(order))
+        if done == len(order):
+            break
+        chosen = order[done : done + BATCH]
         batch = _batch(subject, chosen, views, side)
         if batch is not None:
             for each in collectors:
                 each.take(batch)
             readable += len(batch.indices)
-        place = {"next": np.array(chosen[-1] + 1), "readable": np.array(readable)}
-        saved.save_when_due(partial(_state, collectors, place))
-        if progress is not None:
-            progress(start + len(chosen), len(order))
+        done, first = done + len(chosen), chosen[-1] + 1
     if not readable:
         raise InputError(f"none of the {len(order):,} images can be read; give others.")
-    return place
+    results |= {type(each): each.finish() for each in collectors}
+    saved.save(_state([each for each in collectors if not each.writes_file], place))
+    return results
+
+
+def _view_settings(
+    subject: Subject, collectors: Sequence[Collector]
+) -> tuple[ViewsSettings | None, int | None]:
+    """Return the views to make, if any collector uses them, and the side of small images."""
+    if not any(each.uses_views for each in collectors):
+        return None, None
+    # Local views take no part in the joint distribution.
+    views = subject.views.model_copy(update={"local_views": 0})
+    return views, small_image_size(subject.source)
 
 
 def _state(collectors: Sequence[Collector], place: State) -> State:
