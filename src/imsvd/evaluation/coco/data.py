@@ -33,6 +33,19 @@ from imsvd.errors import InputError
 LAYOUTS = (("train2017", "val2017"), ("train", "val"))
 
 Target = dict[str, Tensor]
+Segmentation = list[list[float]] | dict[str, Any]
+
+_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "images": {"id": int, "file_name": str, "height": int, "width": int},
+    "categories": {"id": int, "name": str},
+    "annotations": {
+        "id": int,
+        "image_id": int,
+        "category_id": int,
+        "bbox": list,
+        "segmentation": (list, dict),
+    },
+}
 
 
 class CocoSplit:
@@ -194,19 +207,6 @@ def _learnable_objects(
     return found
 
 
-_FIELDS: dict[str, dict[str, type | tuple[type, ...]]] = {
-    "images": {"id": int, "file_name": str, "height": int, "width": int},
-    "categories": {"id": int, "name": str},
-    "annotations": {
-        "id": int,
-        "image_id": int,
-        "category_id": int,
-        "bbox": list,
-        "segmentation": (list, dict),
-    },
-}
-
-
 def _check_identifiers(path: Path, content: Mapping[str, list[dict[str, Any]]]) -> None:
     """Require all fields, unique identifiers, and references to existing entries."""
     known: dict[str, set[int]] = {}
@@ -267,9 +267,6 @@ def _check_files(split: CocoSplit) -> None:
                 f"{split.file} lists {name}, which is missing from {split.folder}; add the image or "
                 "remove its entry."
             )
-
-
-Segmentation = list[list[float]] | dict[str, Any]
 
 
 def require_pycocotools() -> None:

@@ -34,6 +34,12 @@ from imsvd.networks import build_backbone
 _STAGES = ("layer1", "layer2", "layer3")
 _PARTS = ("conv1", "bn1", "maxpool", *_STAGES, "layer4")
 
+Detections = list[dict[str, Tensor]]
+ImageSizes = list[tuple[int, int]]
+
+REGION_SIZE = 14
+"""Side of RoIAlign's output; conv5 halves it, and the mask head's deconvolution doubles it again."""
+
 
 class MaskRCNN(GeneralizedRCNN):  # type: ignore[misc]
     """A detector of lists of images (3, height, width) in [0, 1]; in training it needs targets too."""
@@ -148,13 +154,6 @@ def _measure(trunk: nn.Module, conv5: nn.Module) -> tuple[int, int, int]:
             "conv5 of stride 2."
         )
     return channels, side // features.shape[-1], regions.shape[1]
-
-
-Detections = list[dict[str, Tensor]]
-ImageSizes = list[tuple[int, int]]
-
-REGION_SIZE = 14
-"""Side of RoIAlign's output; conv5 halves it, and the mask head's deconvolution doubles it again."""
 
 
 class RegionAlign(NamedTuple):

@@ -24,6 +24,10 @@ from imsvd.evaluation.coco.training import DetectorTraining, TrainingStream
 from imsvd.files import write_atomically
 from imsvd.progress import progress_bar
 
+# pycocotools' names of the two kinds of detection, and the first three numbers it reports.
+_KINDS = {"box": "bbox", "mask": "segm"}
+_NUMBERS = ("ap", "ap50", "ap75")
+
 
 class CocoOutcome(NamedTuple):
     """COCO's metrics in percent, and details for results.jsonl."""
@@ -86,11 +90,6 @@ def _identity(encoder: Encoder, data: CocoData, settings: DetectionSettings) -> 
         digest.update(name.encode())
         digest.update(tensor.cpu().numpy().tobytes())
     return digest.hexdigest()[:12]
-
-
-# pycocotools' names of the two kinds of detection, and the first three numbers it reports.
-_KINDS = {"box": "bbox", "mask": "segm"}
-_NUMBERS = ("ap", "ap50", "ap75")
 
 
 def detect(
