@@ -89,7 +89,7 @@ def first_weights(
         found.update({k: v.clone() for k, v in method.backbone.state_dict().items()})
         raise Seen
 
-    monkeypatch.setattr("imsvd.pretraining.run.Trainer.resume", look)
+    monkeypatch.setattr("imsvd.pretraining.run.Pretraining.resume", look)
     with pytest.raises(Seen):
         train(config, RunFolder(folder / "run"), QUIET)
     return found

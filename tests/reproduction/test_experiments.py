@@ -10,7 +10,7 @@ from imsvd.methods import METHODS
 from imsvd.paper_numbers import paper_tables
 from imsvd.pretraining.pretrain import configure
 from imsvd.recipes import recipe
-from imsvd.reproduction.experiment import RECIPES, Cell, Experiment, Pretraining, Setup
+from imsvd.reproduction.experiment import RECIPES, Cell, Experiment, PaperTraining, Setup
 from imsvd.reproduction.experiments import ABLATIONS, EXPERIMENTS, OUR_NAMES, find_experiments
 
 FULL = Setup("full", "imagenet")
@@ -184,7 +184,7 @@ def test_overrides_reach_every_run() -> None:
 
 
 def test_one_epoch_is_the_least() -> None:
-    run = Pretraining("imsvd", 20).run(CPU._replace(epochs=1), seed=3)
+    run = PaperTraining("imsvd", 20).run(CPU._replace(epochs=1), seed=3)
     assert (run.job.epochs, run.job.config.seed) == (1, 3)
 
 

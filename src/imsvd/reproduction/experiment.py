@@ -87,7 +87,7 @@ class PlannedRun(NamedTuple):
         return self.job.config.method.name
 
 
-class Pretraining(NamedTuple):
+class PaperTraining(NamedTuple):
     """A training of the paper, at both budgets.
 
     Attributes:
@@ -127,7 +127,7 @@ class Pretraining(NamedTuple):
 
 
 @cache
-def _plan_run(training: Pretraining, setup: Setup, seed: int, label: str) -> PlannedRun:
+def _plan_run(training: PaperTraining, setup: Setup, seed: int, label: str) -> PlannedRun:
     name, settings = RECIPES[setup.budget], training.settings(setup, seed)
     config = configure(setup.data, recipe_name=name, method=training.method, settings=settings)
     return PlannedRun(Job(config, label=label), settings)
@@ -181,7 +181,7 @@ class PaperValue(NamedTuple):
     row: str
     column: str
     quantity: Quantity
-    training: Pretraining | None
+    training: PaperTraining | None
     place: tuple[str, str, str] | None = None
     cpu_setting: str = ""
     budgets: tuple[Budget, ...] = ("full", "cpu")

@@ -25,8 +25,8 @@ from imsvd.reproduction.experiment import (
     Budget,
     Experiment,
     Measure,
+    PaperTraining,
     PaperValue,
-    Pretraining,
     Protocol,
     Quantity,
 )
@@ -76,44 +76,44 @@ CPU_UNITS = {"32": 8, "64": 16, "80": 32, "96": 64, "128": 128}
 """Units per variable at the CPU budget; each recipe's own value is in the middle."""
 
 
-def _pretraining(method: str, epochs: int) -> Pretraining:
+def _pretraining(method: str, epochs: int) -> PaperTraining:
     """A method trained as in Table I."""
     # The recipe has VICReg's settings for 100 epochs; these are its authors' for 1000.
     long_vicreg = method == "VICReg" and epochs > 100
     changes = ("training.batch_size=2048", "optimizer.lr=0.2") if long_vicreg else ()
-    return Pretraining(OUR_NAMES[method], epochs, full=changes)
+    return PaperTraining(OUR_NAMES[method], epochs, full=changes)
 
 
-def longest(method: str) -> Pretraining:
+def longest(method: str) -> PaperTraining:
     """Return the longest training of a method in Table I; 200 epochs for methods not in it."""
     lengths = paper_tables()["linear"].rows.get(method, {"200": 0.0})
     training = _pretraining(method, max(map(int, lengths)))
     return training._replace(cpu_epochs=LONGEST_AT_CPU)
 
 
-def _batch_size(method: str, column: str) -> Pretraining:
+def _batch_size(method: str, column: str) -> PaperTraining:
     batch = int(column) // 8
     # AdamW's learning rate scales with the square root of the batch, the paper's LARS linearly.
     rate = (3e-3 if method == "IMSVD" else 2e-3) * (batch / 128) ** 0.5
-    return Pretraining(
+    return PaperTraining(
         OUR_NAMES[method],
         full=(f"training.batch_size={column}",),
         cpu=(f"training.batch_size={batch}", f"optimizer.lr={float(f'{rate:.4g}'):g}"),
     )
 
 
-def _depth(_: str, column: str) -> Pretraining:
+def _depth(_: str, column: str) -> PaperTraining:
     depth = int(column)
-    return Pretraining(
+    return PaperTraining(
         "imsvd", full=(_layers(*[8192] * (depth - 1), 8160),), cpu=(_layers(*[1024] * depth),)
     )
 
 
-def _units(_: str, column: str) -> Pretraining:
+def _units(_: str, column: str) -> PaperTraining:
     # 64 and 128 do not divide 8160: use the nearest multiple, the larger of two.
     width = int(8160 / int(column) + 0.5) * int(column)
     full = (_layers(8192, width), f"method.units={column}")
-    return Pretraining("imsvd", full=full, cpu=(f"method.units={CPU_UNITS[column]}",))
+    return PaperTraining("imsvd", full=full, cpu=(f"method.units={CPU_UNITS[column]}",))
 
 
 def _layers(*widths: int) -> str:
@@ -127,10 +127,12 @@ def _width_values() -> list[PaperValue]:
     for row, quantity in {"VICReg": TOP1, "IMSVD": TOP1, "hours": TIME, "memory": MEMORY}.items():
         for column, vicreg_width in zip(rows[row], rows["VICReg"], strict=True):
             own, small = int(column), int(vicreg_width) // 8
-            training = Pretraining("imsvd", full=(_layers(8192, own),), cpu=(_layers(1024, small),))
+            training = PaperTraining(
+                "imsvd", full=(_layers(8192, own),), cpu=(_layers(1024, small),)
+            )
             if row == "VICReg":
                 full = (_layers(own, own, own), "training.batch_size=2048")
-                training = Pretraining("vicreg", full=full, cpu=(_layers(small, small),))
+                training = PaperTraining("vicreg", full=full, cpu=(_layers(small, small),))
             place = ("width", row, column)
             values.append(PaperValue(row, vicreg_width, quantity, training, place, f"D {small}"))
     return values
@@ -165,7 +167,7 @@ def _knn(_: str, column: str) -> Quantity:
 
 def _values(
     table: str,
-    training: Callable[[str, str], Pretraining],
+    training: Callable[[str, str], PaperTraining],
     cpu_setting: Callable[[str], str] = lambda _: "",
     quantity: Callable[[str, str], Quantity] = lambda row, column: QUANTITIES.get(
         row, QUANTITIES.get(column, TOP1)
@@ -200,7 +202,7 @@ VALUES: dict[str, list[PaperValue]] = {
     "projector-depth": _values("projector-depth", _depth, lambda c: f"{c} layers"),
     "width": _width_values(),
     "loss-terms": _values(
-        "loss-terms", lambda _, c: Pretraining("imsvd", 100, LOSS_TERMS[c], LOSS_TERMS[c])
+        "loss-terms", lambda _, c: PaperTraining("imsvd", 100, LOSS_TERMS[c], LOSS_TERMS[c])
     ),
     "units": _values("units", _units, lambda c: f"D_M {CPU_UNITS[c]}"),
 }
