@@ -1,7 +1,7 @@
 """3 × 3 convolutions with a quarter of the multiplications, after Lavin and Gray (arXiv:1509.09308).
 
 `use_winograd` lets a network train with them on a CPU. PyTorch uses the direct form there; a step of
-ResNet-18 takes 1.2 to 1.5 times as long with it (`imsvd bench step`).
+ResNet-18 takes 1.2 to 1.4 times as long with it (`imsvd bench step`).
 
 Six by six pixels give four by four results. Pixels and weights are transformed so that each of the
 36 values of a tile is multiplied on its own: one matrix product over the channels for each, instead
@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-# On two cores of an EPYC with AVX2, the direct form is as fast or faster below.
+# With fewer channels, the direct form is as fast or faster on a CPU with AVX2.
 _LEAST_CHANNELS = 64
 TILE = 4
 """Side of the results of one tile."""
