@@ -17,7 +17,7 @@ from imsvd.grid.comparison import (
     EQUAL,
     ComparedRun,
     Comparison,
-    Row,
+    ComparisonRow,
     columns_of,
     header,
     notes,
@@ -168,7 +168,7 @@ def gather(
         )
 
     rows = [
-        Row(one.method, one.lr, tuple(compared_run(one, job) for job in one.jobs))
+        ComparisonRow(one.method, one.lr, tuple(compared_run(one, job) for job in one.jobs))
         for one in candidates
     ]
     changed = {one.name: (one.method, *one.settings) for one in variants if one.settings}

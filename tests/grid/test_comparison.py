@@ -11,7 +11,7 @@ from imsvd.grid.comparison import (
     COLUMNS,
     ComparedRun,
     Comparison,
-    Row,
+    ComparisonRow,
     choose,
     columns_of,
     csv_text,
@@ -28,12 +28,12 @@ from tests.pretraining import tiny
 BY_NAME = {column.name: column for column in COLUMNS}
 
 
-def row(lr: float, *outcomes: Outcome | None, failure: str = "") -> Row:
+def row(lr: float, *outcomes: Outcome | None, failure: str = "") -> ComparisonRow:
     runs = (
         ComparedRun("imsvd", lr, seed, "runs/x", out, "" if out else failure)
         for seed, out in enumerate(outcomes)
     )
-    return Row("imsvd", lr, tuple(runs))
+    return ComparisonRow("imsvd", lr, tuple(runs))
 
 
 BEST_ON_TEST = row(0.1, made_up.scored(90, 50), made_up.scored(91, 52))
@@ -196,7 +196,7 @@ def test_a_best_learning_rate_at_an_end_of_the_grid_is_named() -> None:
     downwards = "Best with the smallest learning rate tried: imsvd. A smaller one may"
     worse_beyond = row(0.3, made_up.scored(50, 41))
 
-    def said(*rows: Row) -> str:
+    def said(*rows: ComparisonRow) -> str:
         return "\n".join(notes(Comparison(tiny.config(), list(rows))))
 
     assert upwards in said(low, middle, high)

@@ -20,7 +20,7 @@ from imsvd.evaluation.protocols import evaluate
 from imsvd.evaluation.results import append_result, read_results
 from imsvd.grid.jobs import Job, data_fingerprint, run_folder, write_outcome
 from imsvd.reproduction import running as module
-from imsvd.reproduction.experiment import Protocol, Setup
+from imsvd.reproduction.experiment import Setup, ValueSource
 from imsvd.reproduction.experiments import EXPERIMENTS
 from imsvd.reproduction.report import read_result
 from imsvd.reproduction.results import evaluation_data, measured
@@ -236,7 +236,7 @@ def data(tmp_path: Path) -> Path:
 
 
 TRANSFER = EXPERIMENTS["transfer"]
-PROTOCOLS: tuple[Protocol, ...] = ("voc07", "places205", "coco")
+PROTOCOLS: tuple[ValueSource, ...] = ("voc07", "places205", "coco")
 
 
 @pytest.fixture

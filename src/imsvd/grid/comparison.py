@@ -43,7 +43,7 @@ def spread(values: Sequence[float | None]) -> Spread | None:
     return Spread(statistics.fmean(known), deviation, len(known))
 
 
-class Column(NamedTuple):
+class ComparisonColumn(NamedTuple):
     """A column of the table: which value of an outcome it shows, and how."""
 
     name: str
@@ -99,7 +99,7 @@ class ComparedRun(NamedTuple):
         }
 
 
-class Row(NamedTuple):
+class ComparisonRow(NamedTuple):
     """The runs of one method with one learning rate, over all seeds."""
 
     method: str
@@ -129,11 +129,11 @@ class Row(NamedTuple):
             if run.outcome is not None and run.seed in seeds
         )
 
-    def spread(self, column: Column) -> Spread | None:
+    def spread(self, column: ComparisonColumn) -> Spread | None:
         """Return mean and deviation of a column over the finished runs."""
         return spread([column.read(outcome) for outcome in self.outcomes])
 
-    def cells(self, columns: Sequence[Column]) -> list[str]:
+    def cells(self, columns: Sequence[ComparisonColumn]) -> list[str]:
         """Return the row as text."""
         lr = "–" if self.lr is None else f"{self.lr:g}"
         seeds = f"{len(self.outcomes)}"
@@ -162,26 +162,30 @@ def _show_seconds(value: float) -> str:
 _COUNT: Any = {"show": "{:,.0f}".format, "with_deviation": False}
 
 COLUMNS = (
-    Column("hold_out", "hold-out, %", lambda outcome: outcome.hold_out),
-    Column("knn_20", "kNN-20, %", _metric("knn_20")),
-    Column("knn_200", "kNN-200, %", _metric("knn_200")),
-    Column("linear_probe", "linear probe, %", _metric("linear_probe_top1")),
-    Column(
+    ComparisonColumn("hold_out", "hold-out, %", lambda outcome: outcome.hold_out),
+    ComparisonColumn("knn_20", "kNN-20, %", _metric("knn_20")),
+    ComparisonColumn("knn_200", "kNN-200, %", _metric("knn_200")),
+    ComparisonColumn("linear_probe", "linear probe, %", _metric("linear_probe_top1")),
+    ComparisonColumn(
         "attributes_recovered",
         "attributes recovered",
         _metric("attributes_recovered"),
         optional=True,
     ),
-    Column("mean_best_nmi", "best NMI", _metric("mean_best_nmi"), "{:.2f}".format, optional=True),
-    Column(
+    ComparisonColumn(
+        "mean_best_nmi", "best NMI", _metric("mean_best_nmi"), "{:.2f}".format, optional=True
+    ),
+    ComparisonColumn(
         "seconds_per_epoch",
         "s/epoch",
         lambda outcome: outcome.seconds_per_epoch,
         _show_seconds,
         with_deviation=False,
     ),
-    Column("memory_mib", "peak MiB", lambda outcome: outcome.peak_mebibytes, **_COUNT),
-    Column("head_parameters", "head parameters", lambda outcome: outcome.head_parameters, **_COUNT),
+    ComparisonColumn("memory_mib", "peak MiB", lambda outcome: outcome.peak_mebibytes, **_COUNT),
+    ComparisonColumn(
+        "head_parameters", "head parameters", lambda outcome: outcome.head_parameters, **_COUNT
+    ),
 )
 
 
@@ -190,13 +194,13 @@ class Comparison(NamedTuple):
 
     config: Config
     """Configuration of any run; the settings in `EQUAL` are the same for all."""
-    every: list[Row]
+    every: list[ComparisonRow]
     """One row per method or variant and learning rate."""
     variants: Mapping[str, Sequence[str]] = {}
     """Method and changed settings of every variant, by its name."""
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ComparisonRow]:
         """One row per method, with the selected learning rate."""
         methods = dict.fromkeys(row.method for row in self.every)
         return [choose([row for row in self.every if row.method == name]) for name in methods]
@@ -226,7 +230,7 @@ class Comparison(NamedTuple):
         return len(self.rows) < len(self.every)
 
 
-def choose(rows: Sequence[Row]) -> Row:
+def choose(rows: Sequence[ComparisonRow]) -> ComparisonRow:
     """Return the row of one method that is best on held-out training images.
 
     Learning rates with more failures than others are not selected. While runs are missing, only
@@ -241,7 +245,7 @@ def choose(rows: Sequence[Row]) -> Row:
     return max(sound, key=lambda row: row.mean_hold_out(common or row.finished_seeds))
 
 
-def columns_of(rows: Sequence[Row]) -> list[Column]:
+def columns_of(rows: Sequence[ComparisonRow]) -> list[ComparisonColumn]:
     """Return the columns that a table of these rows shows."""
     return [
         column
@@ -250,12 +254,12 @@ def columns_of(rows: Sequence[Row]) -> list[Column]:
     ]
 
 
-def header(columns: Sequence[Column]) -> list[str]:
+def header(columns: Sequence[ComparisonColumn]) -> list[str]:
     """Return the titles of the table."""
     return ["method", "lr", "seeds", *(column.title for column in columns)]
 
 
-def markdown(rows: Sequence[Row]) -> str:
+def markdown(rows: Sequence[ComparisonRow]) -> str:
     """Return the table as Markdown, with numbers aligned right."""
     columns = columns_of(rows)
     titles = header(columns)

@@ -30,7 +30,7 @@ WARMUP_SHARE = 0.1
 VARIED = {"seed": "--seeds", "data.source": "--data", "training.epochs": "--epochs"}
 """Settings that vary between runs, and the options that control them."""
 
-Protocol = Literal["grid", "linear", "knn", "voc07", "places205", "coco", "training", "explain"]
+ValueSource = Literal["grid", "linear", "knn", "voc07", "places205", "coco", "training", "explain"]
 """Where a value comes from.
 
 grid: measured for every run at the CPU budget. training: time and memory recorded during training.
@@ -136,7 +136,7 @@ def _plan_run(training: PaperTraining, setup: Setup, seed: int, label: str) -> P
 class Measure(NamedTuple):
     """A measured quantity: the protocol and metric it comes from, and its title."""
 
-    protocol: Protocol
+    protocol: ValueSource
     metric: str
     title: str
     lower_is_better: bool = False

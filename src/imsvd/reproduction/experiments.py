@@ -27,8 +27,8 @@ from imsvd.reproduction.experiment import (
     Measure,
     PaperTraining,
     PaperValue,
-    Protocol,
     Quantity,
+    ValueSource,
 )
 
 OUR_NAMES = {
@@ -53,7 +53,7 @@ QUANTITIES = {"top-1": TOP1, "top-5": TOP5, "hours": TIME, "memory": MEMORY}
 BOTH: tuple[Budget, ...] = ("full", "cpu")
 SUPERVISED = "torchvision:resnet50"
 TRANSFERRED_AT_CPU = ("IMSVD", "Barlow Twins", "SwAV", "MoCo v2")
-TRANSFER_METRICS: dict[Protocol, dict[str, str]] = {
+TRANSFER_METRICS: dict[ValueSource, dict[str, str]] = {
     "coco": {
         "APbb": "coco_box_ap",
         "APbb50": "coco_box_ap50",

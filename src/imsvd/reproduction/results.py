@@ -70,7 +70,7 @@ class Pair(NamedTuple):
         return (difference > 0) - (difference < 0)
 
 
-class Best(NamedTuple):
+class BestEntry(NamedTuple):
     """The best entry of a line: of a column's rows or a row's columns."""
 
     line: str
@@ -84,7 +84,7 @@ class Order(NamedTuple):
     """All comparisons of a table."""
 
     pairs: list[Pair]
-    best: list[Best]
+    best: list[BestEntry]
 
     @property
     def counts(self) -> dict[Verdict, int]:
@@ -177,7 +177,7 @@ def _compare(one: Point, other: Point, deviation: float | None) -> Pair:
 
 def _best(
     line: str, members: Sequence[Point], direction: Direction, deviation: float | None
-) -> Best:
+) -> BestEntry:
     pick = min if members[0].lower_is_better else max
     top = pick(member.paper for member in members)
     favorites = [member for member in members if member.paper == top]
@@ -189,7 +189,7 @@ def _best(
     elif deviation is not None and gap <= deviation:
         verdict = "kept within the spread"
     labels = [point.row if direction == "rows" else point.column for point in (*favorites, ours)]
-    return Best(line, tuple(labels[:-1]), labels[-1], verdict)
+    return BestEntry(line, tuple(labels[:-1]), labels[-1], verdict)
 
 
 def experiment_folder(store: Path, name: str, budget: Budget = "cpu") -> Path:

@@ -28,7 +28,7 @@ from imsvd.grid.jobs import (
 )
 from imsvd.grid.runner import GridState, run_grid
 from imsvd.progress import counted
-from imsvd.reproduction.experiment import Experiment, Protocol, Setup, check_setup
+from imsvd.reproduction.experiment import Experiment, Setup, ValueSource, check_setup
 from imsvd.reproduction.plots import draw_picture
 from imsvd.reproduction.report import current_facts, show_results, write_result
 from imsvd.reproduction.results import Content, drawn_figures, evaluation_data, gather, measured
@@ -147,7 +147,7 @@ def measure_all(
     return failures
 
 
-def is_measured(protocol: Protocol, part: str, job: Job, setup: Setup, store: Path) -> bool:
+def is_measured(protocol: ValueSource, part: str, job: Job, setup: Setup, store: Path) -> bool:
     """Return whether a run has the figure, or a result of the protocol on the chosen data."""
     folder = run_folder(store, job)
     if protocol == "explain":
@@ -157,7 +157,7 @@ def is_measured(protocol: Protocol, part: str, job: Job, setup: Setup, store: Pa
 
 
 def measure(
-    protocol: Protocol, part: str, job: Job, setup: Setup, store: Path, console: Console
+    protocol: ValueSource, part: str, job: Job, setup: Setup, store: Path, console: Console
 ) -> None:
     """Run a protocol, which records its result in the run folder, or draw a figure."""
     folder, images = run_folder(store, job), job.config.data.source
