@@ -55,7 +55,7 @@ def redundancy(first: Tensor, second: Tensor, diagonal: Tensor) -> Tensor:
 
 
 class BarlowTwinsLoss(Loss):
-    """The loss of two views (Eq. 1) over the global batch, in float32 or float64.
+    """The loss of two views (Eq. 1) over the global batch.
 
     Args:
         redundancy_weight: λ.

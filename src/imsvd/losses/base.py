@@ -28,7 +28,10 @@ class LossOutput(NamedTuple):
 
 
 class Loss(nn.Module):
-    """Base of every loss; `print(loss)` shows its settings."""
+    """Base of every loss; `print(loss)` shows its settings.
+
+    Every loss computes in float32 (or float64) whatever the autocast state.
+    """
 
     def extra_repr(self) -> str:
         """Return the settings, which are the public attributes."""

@@ -21,7 +21,7 @@ from imsvd.losses.base import Loss, LossOutput, checked_pair, mean_cosine
 class BYOLLoss(Loss):
     """Squared distance of normalized predictions and targets (Eq. 2), a mean over the global batch.
 
-    Computed in float32 (or float64) whatever the autocast state; no gradient reaches the target.
+    No gradient reaches the target.
     """
 
     def forward(self, prediction: Tensor, target: Tensor) -> LossOutput:

@@ -36,7 +36,7 @@ def cross_entropy(probabilities: Tensor, log_probabilities: Tensor) -> Tensor:
 
 
 class DISSLLoss(Loss):
-    """The loss of two or more views over the global batch, in float32 or float64.
+    """The loss of two or more views over the global batch.
 
     Args:
         marginal_weight: λ.

@@ -67,8 +67,7 @@ def local_aggregation(logits: Tensor, close: Tensor) -> Tensor:
 class LALoss(Loss):
     """Local aggregation against a memory bank, a mean over samples.
 
-    Computed in float32 (or float64) whatever the autocast state. It holds all similarities of the
-    batch with the bank, `(batch, num_samples)`.
+    Holds all similarities of the batch with the bank, `(batch, num_samples)`.
 
     Args:
         num_background: k, nearest entries that form the background.

@@ -26,7 +26,7 @@ from imsvd.losses.simclr import contrast_bounds
 class MoCoV2Loss(Loss):
     """InfoNCE of queries against one key and many negatives each, a mean over the global batch.
 
-    Computed in float32 (or float64) whatever the autocast state; only the query gets a gradient.
+    Only the query gets a gradient.
 
     Args:
         temperature: τ, divisor of the cosines.

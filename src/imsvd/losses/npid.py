@@ -82,8 +82,7 @@ def draw_negatives(
 class NPIDLoss(Loss):
     """Instance discrimination against a memory bank, a mean over samples.
 
-    Computed in float32 (or float64) whatever the autocast state. With `form="nce"` the first call
-    fixes Z, a buffer, from the similarities of all ranks.
+    With `form="nce"` the first call fixes Z, a buffer, from the similarities of all ranks.
 
     Args:
         form: `"nce"` with random negatives, or the exact `"softmax"` over all images.

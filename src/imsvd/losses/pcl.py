@@ -94,7 +94,7 @@ def prototype_contrast(query: Tensor, prototypes: Prototypes) -> Tensor:
 class PCLLoss(Loss):
     """InfoNCE and, if clusterings are given, the mean of their prototype contrasts (Eq. 11).
 
-    Computed in float32 (or float64) whatever the autocast state; only the query gets a gradient.
+    Only the query gets a gradient.
 
     Args:
         temperature: τ of InfoNCE; prototypes have their own.

@@ -62,8 +62,8 @@ def contrast_bounds(
 class SimCLRLoss(Loss):
     """NT-Xent of two views (Eq. 1) over the global batch.
 
-    Computed in float32 (or float64) whatever the autocast state. Beyond its inputs it holds the
-    gathered embeddings and a few times `(2 * batch, 2 * global batch)` similarities.
+    Beyond its inputs it holds the gathered embeddings and a few times
+    `(2 * batch, 2 * global batch)` similarities.
 
     Args:
         temperature: τ, divisor of the cosines.

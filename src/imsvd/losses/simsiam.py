@@ -20,7 +20,7 @@ from imsvd.losses.base import Loss, LossOutput, checked_pair, mean_cosine
 class SimSiamLoss(Loss):
     """Negative cosine of predictions and targets (Eqs. 1 and 3), a mean over the global batch.
 
-    Computed in float32 (or float64) whatever the autocast state; no gradient reaches the target.
+    No gradient reaches the target.
     """
 
     def forward(self, prediction: Tensor, target: Tensor) -> LossOutput:

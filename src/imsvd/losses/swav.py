@@ -50,8 +50,6 @@ def sinkhorn_codes(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
 class SwAVLoss(Loss):
     """Swapped prediction of codes (Eqs. 1 and 2) over the global batch.
 
-    Computed in float32 (or float64) whatever the autocast state.
-
     Args:
         temperature: τ of the predictions.
         epsilon: ε of the codes.

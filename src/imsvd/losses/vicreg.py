@@ -69,7 +69,7 @@ def _component_variances(deviations: Tensor) -> Tensor:
 
 
 class VICRegLoss(Loss):
-    """The loss of two views (Eq. 6) over the global batch, in float32 or float64.
+    """The loss of two views (Eq. 6) over the global batch.
 
     Args:
         invariance_weight: λ.

@@ -58,8 +58,8 @@ def whiten(values: Tensor, shrinkage: float = 0.0) -> Tensor:
 class WMSELoss(Loss):
     """Mean squared distance of whitened, normalized views of the global batch, two or more.
 
-    Computed in float32 or float64. The number of calls in training mode, a buffer, seeds the
-    permutations, so that all ranks and a resumed run draw the same.
+    The number of calls in training mode, a buffer, seeds the permutations, so that all ranks and a
+    resumed run draw the same.
 
     Args:
         whitening_size: samples per sub-batch; must divide the global batch.

@@ -51,7 +51,7 @@ class CorInfoMaxSettings(MethodSettings):
 
 
 class CorInfoMax(ProjectedMethod):
-    """Two views through one network to the unit sphere, whose covariances are to be large.
+    """Two views through one network to the unit sphere; the loss enlarges their covariances.
 
     Each view has a running covariance of its own, so there can be only two.
     """

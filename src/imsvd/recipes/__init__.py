@@ -64,7 +64,7 @@ def recipe_rows() -> list[tuple[str, str, str]]:
         for scale, row in kind.recipes.items():
             groups = {"method": row.method, "optimizer": row.optimizer, "training": row.training}
             changes = [
-                f"{g}.{key}={json.dumps(value)}"
+                f"{g}.{key}={value if isinstance(value, str) else json.dumps(value)}"
                 for g, some in groups.items()
                 for key, value in some.items()
             ]

@@ -50,8 +50,8 @@ def term_scales(num_variables: int, normalization: Normalization) -> TermFactors
 class IMSVDLoss(Loss):
     """The cross-joint entropy loss of two views (Eq. 11) over the global batch.
 
-    Computed in float32 (or float64) whatever the autocast state. Beyond its inputs it holds about
-    four times `(batch, width)` numbers and one tile, its gradients included.
+    Beyond its inputs it holds about four times `(batch, width)` numbers and one tile, its gradients
+    included.
 
     Args:
         units: units of all variables, or of each; the paper's models use 80.
