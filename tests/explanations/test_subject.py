@@ -17,10 +17,10 @@ from imsvd.explanations.faithfulness import CropSample
 from imsvd.explanations.joint import JointCollector, JointMatrix
 from imsvd.explanations.subject import (
     PARTIAL_NAME,
-    Batch,
     Collector,
     PartialPass,
     Progress,
+    ReadBatch,
     Subject,
     explanation_key,
     is_of_encoder,
@@ -179,9 +179,9 @@ class Views(Collector):
 
     def __init__(self, explained: Subject) -> None:
         super().__init__(explained)
-        self.batches: list[Batch] = []
+        self.batches: list[ReadBatch] = []
 
-    def take(self, batch: Batch) -> None:
+    def take(self, batch: ReadBatch) -> None:
         self.batches.append(batch)
 
 

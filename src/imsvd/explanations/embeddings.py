@@ -26,7 +26,7 @@ from imsvd.explanations.sections import (
     paragraph,
     percent,
 )
-from imsvd.explanations.subject import Batch, Collector, Progress, Subject
+from imsvd.explanations.subject import Collector, Progress, ReadBatch, Subject
 from imsvd.figures import PALETTE, STYLE, save_figure
 from imsvd.information import split_variables
 
@@ -50,7 +50,7 @@ class PairSample(Collector):
             "q": [np.empty((0, 2, width), dtype=np.float32)],
         }
 
-    def take(self, batch: Batch) -> None:
+    def take(self, batch: ReadBatch) -> None:
         """Take pairs until there are enough."""
         rows = self.wanted_rows(batch)[: IMAGES - len(self.joined("images"))]
         encoder = self.subject.encoder

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 from torch import Tensor
 
-from imsvd.explanations.subject import Batch, Collector, State, Subject, evenly_spaced
+from imsvd.explanations.subject import Collector, ReadBatch, State, Subject, evenly_spaced
 from imsvd.files import write_atomically
 from imsvd.information import codes, max_probabilities, soft_discretize
 
@@ -119,7 +119,7 @@ class EncodingsCollector(Collector):
         """Return the encodings of an earlier pass."""
         return read_encodings(subject.folder / FILE_NAME, subject.key)
 
-    def take(self, batch: Batch) -> None:
+    def take(self, batch: ReadBatch) -> None:
         """Encode a batch."""
         encoder, units = self.subject.encoder, self.subject.units
         normalized = encoder.normalize(batch.crops)
@@ -143,7 +143,7 @@ class EncodingsCollector(Collector):
         self._count += len(q)
         self._keep_pictures(batch)
 
-    def _keep_pictures(self, batch: Batch) -> None:
+    def _keep_pictures(self, batch: ReadBatch) -> None:
         """Keep pictures of the sample and of every unit's best images so far, no others."""
         kept = self._sample | set(self._top.best().images.flatten().tolist())
         for index, crop in zip(batch.indices, batch.crops, strict=True):

@@ -33,9 +33,9 @@ from imsvd.explanations.sections import (
     write_json,
 )
 from imsvd.explanations.subject import (
-    Batch,
     Collector,
     Progress,
+    ReadBatch,
     Subject,
     unit_starts,
     view_probabilities,
@@ -64,7 +64,7 @@ class CropSample(Collector):
         size = subject.encoder.description.size
         self.rows = {"images": [np.empty((0, 3, size, size), dtype=np.uint8)]}
 
-    def take(self, batch: Batch) -> None:
+    def take(self, batch: ReadBatch) -> None:
         """Take the images of the sample."""
         self.rows["images"].append(batch.crops[self.wanted_rows(batch)].numpy())
 

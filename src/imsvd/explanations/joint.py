@@ -37,7 +37,7 @@ from imsvd.explanations.sections import (
     write_array,
     write_json,
 )
-from imsvd.explanations.subject import Batch, Collector, Progress, Subject, unit_starts
+from imsvd.explanations.subject import Collector, Progress, ReadBatch, Subject, unit_starts
 from imsvd.figures import CURVE, PALETTE, STYLE, save_figure
 from imsvd.information import max_probabilities, surprise, variable_sums
 
@@ -140,7 +140,7 @@ class JointCollector(Collector):
         self.joint = JointMatrix(subject.units, device=subject.device)
         self.sums = self.joint.sums
 
-    def take(self, batch: Batch) -> None:
+    def take(self, batch: ReadBatch) -> None:
         """Add a batch."""
         self.joint.add(*batch.view_q)
 

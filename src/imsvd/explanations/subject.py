@@ -136,7 +136,7 @@ def _content(source: ImageSource, index: int) -> bytes:
         return b""
 
 
-class Batch(NamedTuple):
+class ReadBatch(NamedTuple):
     """Readable images, in the order of the source."""
 
     indices: list[int]
@@ -178,13 +178,13 @@ class Collector(ABC):
         total = len(self.subject.source)
         return range(total) if self.sample is None else evenly_spaced(total, self.sample)
 
-    def wanted_rows(self, batch: Batch) -> list[int]:
+    def wanted_rows(self, batch: ReadBatch) -> list[int]:
         """Return the rows of a batch that are needed."""
         wanted = set(self.wanted())
         return [row for row, index in enumerate(batch.indices) if index in wanted]
 
     @abstractmethod
-    def take(self, batch: Batch) -> None:
+    def take(self, batch: ReadBatch) -> None:
         """Take what is needed from a batch, which may hold more images than are wanted."""
 
     def finish(self) -> Any:
@@ -333,7 +333,7 @@ def _restore(
 
 def _batch(
     subject: Subject, chosen: Sequence[int], views: ViewsSettings | None, side: int | None
-) -> Batch | None:
+) -> ReadBatch | None:
     """Read images and make what collectors need of them, a few full-size images at a time."""
     indices: list[int] = []
     crops: list[Tensor] = []
@@ -349,7 +349,7 @@ def _batch(
     if not indices:
         return None
     if views is None:
-        return Batch(indices, torch.stack(crops), (), ())
+        return ReadBatch(indices, torch.stack(crops), (), ())
     if side is None:
         stacked = zip(stack_views(samples), views.views, strict=True)
         made = [normalize(levels, view) for levels, view in stacked]
@@ -357,7 +357,7 @@ def _batch(
         made = _small_views(images, views, subject.seed, side)
     pair = tuple(view.to(subject.device) for view in made)
     q = tuple(view_probabilities(subject.encoder, view) for view in pair)
-    return Batch(indices, torch.stack(crops), pair, q)
+    return ReadBatch(indices, torch.stack(crops), pair, q)
 
 
 def _read(source: ImageSource, chosen: Sequence[int]) -> dict[int, Tensor]:
