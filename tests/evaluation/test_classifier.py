@@ -293,20 +293,6 @@ def test_a_finished_evaluation_is_neither_repeated_nor_recorded_twice(
     assert [record["metrics"] for record in read_results(tmp_path)] == [first]
 
 
-def test_a_result_that_does_not_say_the_epoch_is_recorded_again(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    evaluate(trained, tmp_path)
-    (result,) = read_results(tmp_path)
-    assert result["details"].pop("epoch") == 2
-    (tmp_path / "results.jsonl").write_text(json.dumps(result) + "\n")  # by an earlier version
-    monkeypatch.delattr(ClassifierTraining, "loss")
-    evaluate(trained, tmp_path)
-    older, newer = read_results(tmp_path)
-    assert newer["metrics"] == older["metrics"]
-    assert newer["details"]["epoch"] == 2
-
-
 def test_other_settings_weights_or_images_are_another_evaluation(
     trained: Path, tmp_path: Path
 ) -> None:

@@ -115,11 +115,11 @@ def evaluate_by_training(
 def _record(training: ClassifierTraining, run: Path, data: str) -> None:
     """Append the result to results.jsonl, unless it is already there."""
     evaluation, folder = training.evaluation, training.place
-    encoder = encoder_details(evaluation.encoder)
-    if _is_recorded(run, {"evaluation": folder.name} | encoder):
+    recorded = [record.get("details", {}).get("evaluation") for record in read_results(run)]
+    if folder.name in recorded:
         return
     splits, settings = evaluation.splits, evaluation.settings
-    details = training.details() | encoder
+    details = training.details() | encoder_details(evaluation.encoder)
     details |= {
         "train_images": len(splits.train),
         "chance": chance(splits.test_labels),
@@ -129,11 +129,6 @@ def _record(training: ClassifierTraining, run: Path, data: str) -> None:
     if evaluation.labels:
         details["labels"] = evaluation.labels
     append_result(run, evaluation.protocol, training.metrics(), data=data, details=details)
-
-
-def _is_recorded(run: Path, details: dict[str, Any]) -> bool:
-    """Return whether a result with these details is recorded."""
-    return any(details.items() <= record.get("details", {}).items() for record in read_results(run))
 
 
 def _require_divisible(batch_size: int, processes: int) -> None:
