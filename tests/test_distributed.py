@@ -128,7 +128,7 @@ def test_a_failure_of_one_rank_is_that_of_all() -> None:
 
 def share_quarantine(folder: str) -> list[int]:
     """What each rank knows of the bad images that the first one's file lists."""
-    own = Path(folder, str(distributed.rank())) / "bad_images.jsonl"
+    own = Path(folder, str(distributed.rank()))
     quarantine = shared_quarantine(PartlyBad(4, {1, 3}), 1.0, own)
     quarantine.report(bad_images(3))
     return [item.index for item in quarantine.listed]
