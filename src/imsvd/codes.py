@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from imsvd.datasets import ImageSource, open_source
 from imsvd.datasets.sources import Subset
-from imsvd.encoder import Encoder, open_encoder
+from imsvd.encoder import Encoder, encoding_device, open_encoder
 from imsvd.errors import InputError
 from imsvd.evaluation import extract_features
 from imsvd.files import complete_or_absent
@@ -66,7 +66,7 @@ def write_codes(
         embedding: whether to write the features too.
         console: where to show progress.
     """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = encoding_device()
     console = console or Console(quiet=True)
     encoder = open_encoder(run).to(device)
     with progress_bar(console) as bar:

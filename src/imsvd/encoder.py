@@ -123,6 +123,11 @@ class Encoder(nn.Module):
         return codes(self.probabilities(images), self.description.units)
 
 
+def encoding_device() -> torch.device:
+    """Return where commands that only encode images run: the first GPU, or else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def describe_encoder(config: Config) -> EncoderDescription:
     """Return the description of the encoder that `config` trains."""
     view = config.views.views[0]

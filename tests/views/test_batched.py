@@ -33,12 +33,16 @@ from imsvd.views import (
 )
 from imsvd.views import batched as batched_module
 from imsvd.views.batched import (
+    JitterPlan,
+    Resizing,
     blur_,
+    blur_kernels,
     blur_matrices,
     crop_planes,
     jitter_,
     plan_jitter,
     resize_matrices,
+    resizing,
     shift_hue_,
     solarize_,
     to_gray_,
@@ -258,6 +262,10 @@ def on_floats(function: Callable[[Tensor], Tensor], image: Tensor) -> Tensor:
     return function(image.to(torch.float32) / 255) * 255
 
 
+def jitter(planes: Tensor, plan: JitterPlan) -> None:
+    jitter_(planes, plan, torch.from_numpy(plan.blends), torch.from_numpy(plan.turns))
+
+
 def jitter_one(image: Tensor, operation: int, factor: float) -> Tensor:
     """One operation of ours on one (3, height, width) image, the others left neutral."""
     name = OPERATIONS[operation][0]
@@ -265,7 +273,7 @@ def jitter_one(image: Tensor, operation: int, factor: float) -> Tensor:
         1, SIZE, SIZE, jitter=np.array([True]), **{name: np.array([factor])}
     )
     planes = to_planes(image[None])
-    jitter_(planes, plan_jitter(parameters))
+    jitter(planes, plan_jitter(parameters))
     return planes[:, 0].view_as(image)
 
 
@@ -330,7 +338,7 @@ def test_jitter_in_random_order_equals_torchvision(seed: int, count: int, kind: 
     )
     plan = plan_jitter(parameters)
     planes = to_planes(images[torch.from_numpy(plan.permutation)])
-    jitter_(planes, plan)
+    jitter(planes, plan)
     for position, sample in enumerate(plan.permutation):
         expected = images[sample].to(torch.float32) / 255
         for operation in parameters.order[sample] if parameters.jitter[sample] else ():
@@ -363,7 +371,7 @@ def test_without_jitter_nothing_changes() -> None:
     parameters = make_parameters(5, SIZE, SIZE, brightness=np.full(5, 0.1), hue=np.full(5, 0.3))
     plan = plan_jitter(parameters)
     planes = to_planes(images)
-    jitter_(planes, plan)
+    jitter(planes, plan)
     assert plan.jittered == 0
     assert torch.equal(planes, to_planes(images))
 
@@ -371,7 +379,23 @@ def test_without_jitter_nothing_changes() -> None:
 RESAMPLING_LEVELS = 0.01
 RESIZE_BYTE_LEVELS = 1.5
 BLUR_BYTE_LEVELS = 0.51
-CPU = torch.device("cpu")
+
+
+def matrices_of(plan: Resizing, view: ViewSettings) -> Tensor:
+    return resize_matrices(Resizing(*map(torch.from_numpy, plan)), view.interpolation)
+
+
+def crop(images: Tensor, parameters: ViewParameters, view: ViewSettings) -> Tensor:
+    height, width = images.shape[2:]
+    flip = parameters.flip
+    across = resizing(parameters.left, parameters.width, width, view.size, reverse=flip)
+    down = resizing(parameters.top, parameters.height, height, view.size)
+    matrices = matrices_of(across, view), matrices_of(down, view)
+    return crop_planes(images, *matrices, view.interpolation)
+
+
+def blurring(sigmas: list[float], size: int) -> Tensor:
+    return blur_matrices(torch.from_numpy(blur_kernels(np.array(sigmas), size)), size)
 
 
 def crop_both(
@@ -382,7 +406,7 @@ def crop_both(
     parameters = make_parameters(
         len(images), 1, 1, top=top, left=left, height=height, width=width, flip=np.array(flips)
     )
-    ours = crop_planes(images, parameters, view).transpose(0, 1)
+    ours = crop(images, parameters, view).transpose(0, 1)
     mode = InterpolationMode(view.interpolation)
     results = []
     for source in (images.to(torch.float32), images):
@@ -447,12 +471,13 @@ def test_bicubic_crop_equals_torchvision_on_floats_where_nothing_is_clamped() ->
 def test_a_whole_image_at_its_own_size_is_untouched(interpolation: str) -> None:
     images = make_images("noise", 3, 32, 32)
     view = ViewSettings.model_validate({"size": 32, "interpolation": interpolation})
-    ours = crop_planes(images, make_parameters(3, 32, 32), view)
+    ours = crop(images, make_parameters(3, 32, 32), view)
     assert torch.equal(ours.transpose(0, 1), images.to(torch.float32))
 
 
 def test_pixels_outside_the_crop_never_contribute() -> None:
-    matrices = resize_matrices(np.array([5]), np.array([7]), 20, 32, "bicubic", CPU)
+    view = ViewSettings(size=32, interpolation="bicubic")
+    matrices = matrices_of(resizing(np.array([5]), np.array([7]), 20, 32), view)
     assert not matrices[:, :, :5].any()
     assert not matrices[:, :, 12:].any()
     torch.testing.assert_close(matrices.sum(dim=2), torch.ones(1, 32))
@@ -467,7 +492,7 @@ def test_pixels_outside_the_crop_never_contribute() -> None:
 def test_blur_equals_torchvision(kind: Kind, size: int, sigmas: list[float]) -> None:
     images = make_images(kind, len(sigmas), size, size)
     planes = images.to(torch.float32).transpose(0, 1).contiguous()
-    blur_(planes, torch.arange(len(sigmas)), blur_matrices(np.array(sigmas), size, CPU))
+    blur_(planes, torch.arange(len(sigmas)), blurring(sigmas, size))
     kernel = [blur_kernel_size(size)] * 2
     for ours, image, sigma in zip(planes.unbind(1), images, sigmas, strict=True):
         floats = F.gaussian_blur(image.to(torch.float32), kernel, [sigma, sigma])
@@ -479,7 +504,7 @@ def test_blur_equals_torchvision(kind: Kind, size: int, sigmas: list[float]) -> 
 def test_blur_leaves_other_samples_alone() -> None:
     planes = make_images("noise", 3, 16, 16).to(torch.float32).transpose(0, 1).contiguous()
     before = planes.clone()
-    blur_(planes, torch.tensor([1]), blur_matrices(np.array([1.0]), 16, CPU))
+    blur_(planes, torch.tensor([1]), blurring([1.0], 16))
     assert torch.equal(planes[:, [0, 2]], before[:, [0, 2]])
     assert not torch.equal(planes[:, 1], before[:, 1])
 

@@ -33,6 +33,7 @@ from imsvd.views import (
     normalize,
     read_batch,
 )
+from imsvd.views.batched import send
 from imsvd.views.samples import takes_fast_path
 
 Indices = npt.NDArray[np.int64]
@@ -134,7 +135,7 @@ class MemoryBatches(Batches):
         """Yield the batches of steps `first` to `last`, without the last."""
         for step in range(first, last):
             epoch, indices = self.order.indices(step)
-            samples = torch.from_numpy(indices).to(self.device)
+            samples = send({"samples": indices}, self.device)["samples"]
             images = self.images[samples]
             views = batch_views(images, self.views, seed=self.seed, epoch=epoch, indices=indices)
             yield Batch(views, samples, [])

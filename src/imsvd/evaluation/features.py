@@ -29,7 +29,7 @@ from imsvd.datasets import (
 )
 from imsvd.datasets.reading import load_batches
 from imsvd.distributed import gather_lists, own_slice, together, world_size
-from imsvd.encoder import Encoder
+from imsvd.encoder import Encoder, encoding_device
 from imsvd.errors import InputError
 from imsvd.progress import progress_bar
 
@@ -233,7 +233,7 @@ class FeatureSplits(NamedTuple):
 
 def encode_splits(encoder: Encoder, data: str | Path, console: Console) -> FeatureSplits:
     """Encode both labeled splits of `data` in this process."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = encoding_device()
     return FeatureSplits(
         *(
             encode_source(encoder, labeled_source(data, split), split, console, device)

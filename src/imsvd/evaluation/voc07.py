@@ -25,7 +25,7 @@ from rich.console import Console
 from torch import Tensor
 
 from imsvd.datasets.voc import ABSENT, DIFFICULT, PRESENT, VOCData, VOCSource
-from imsvd.encoder import Encoder
+from imsvd.encoder import Encoder, encoding_device
 from imsvd.errors import InputError
 from imsvd.evaluation.features import check_features, check_widths, encode_source
 from imsvd.progress import progress_bar
@@ -165,7 +165,7 @@ def _encode(
     encoder: Encoder, source: VOCSource, console: Console
 ) -> tuple[MultiLabelFeatures, int]:
     """Return features and targets of the readable images, and the number of unreadable ones."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = encoding_device()
     found = encode_source(encoder, source, source.split, console, device)
     readable = torch.ones(len(source), dtype=torch.bool)
     for bad in found.skipped:

@@ -12,13 +12,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
 from imsvd.datasets import open_source
 from imsvd.datasets.opening import absolute
-from imsvd.encoder import load
+from imsvd.encoder import encoding_device, load
 from imsvd.errors import InputError, Interrupted
 from imsvd.explanations import report
 from imsvd.explanations.discreteness import PART as DISCRETENESS
@@ -149,7 +148,7 @@ def _open(run: RunFolder, data: str | Path, split: str) -> Subject:
     config = run.config()
     source = open_source(data, "test" if split == "test" else "train")
     key = explanation_key(encoder.description, encoder.state_dict(), source)
-    encoder = encoder.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    encoder = encoder.to(encoding_device())
     return Subject(encoder, source, config.views, config.seed, run.path / FOLDER, key)
 
 

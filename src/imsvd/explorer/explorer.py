@@ -8,11 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from starlette.concurrency import run_in_threadpool
 
-from imsvd.encoder import Encoder, load
+from imsvd.encoder import Encoder, encoding_device, load
 from imsvd.errors import InputError
 from imsvd.evaluation.features import center_crop
 from imsvd.explanations.subject import is_of_encoder
@@ -67,7 +66,7 @@ class EncoderThread:
                     f"The weights in {run.run.path} have changed since it was explained; "
                     f"run `{run.command}` again."
                 )
-            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            device = encoding_device()
             self._encoders[run] = encoder.to(device)
         return self._encoders[run]
 

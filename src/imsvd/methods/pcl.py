@@ -151,10 +151,12 @@ class PCL(KeyQueueMethod):
 
     def contrasts(self, samples: Tensor) -> Sequence[Any]:
         """Return one list: the prototypes of every clustering, none during the warm-up."""
+        if not self.contrasting:
+            return [[]]
         most, found = self.settings.num_negative_prototypes, []
-        for index, clustering in enumerate(self.clusterings if self.contrasting else ()):
+        first_seed = int(self.steps) * len(self.clusterings)
+        for seed, clustering in enumerate(self.clusterings, start=first_seed):
             assert isinstance(clustering, Clustering)
-            seed = int(self.steps) * len(self.clusterings) + index
             found.append(clustering.prototypes(samples, most, seed))
         return [found]
 

@@ -11,6 +11,7 @@ images are *planes*, (3, n, pixels) float32 from 0 to 255, in which a channel of
 is contiguous. Functions with a trailing underscore work in place.
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
@@ -35,6 +36,9 @@ _BLOCK_PIXELS = 256 * 32 * 32  # per thread
 _CUBIC = -0.5  # as in Pillow and torch's antialiased kernel; plain bicubic has -0.75
 _WHITE = 255.0
 _LUMA = (0.2989, 0.587, 0.114)
+_ALIGNMENT = 16  # bytes, enough for every type of number
+
+Array = npt.NDArray[Any]
 
 
 def make_views_batched(
@@ -90,34 +94,89 @@ def batch_views(
     return [make_views_batched(images, parameters, view) for parameters, view in pairs]
 
 
-def _rows(flags: Flags, device: torch.device) -> Tensor | None:
-    rows = np.flatnonzero(flags)
-    return torch.from_numpy(rows).to(device) if rows.size else None
+def send(arrays: Mapping[str, Array], device: torch.device) -> dict[str, Tensor]:
+    """Return the arrays as tensors on `device`, moved together without making the host wait.
+
+    On a CPU the tensors share the arrays' memory. Otherwise one pinned buffer holds them all.
+    """
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    if device.type == "cpu":
+        return tensors
+    starts, size = {}, 0
+    for name, tensor in tensors.items():
+        starts[name] = size
+        size += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
+    buffer = torch.empty(size, dtype=torch.uint8, pin_memory=device.type != "mps")
+
+    def part(whole: Tensor, name: str) -> Tensor:
+        like = tensors[name]
+        flat = whole[starts[name] : starts[name] + like.nbytes]
+        return flat.view(like.dtype).view(like.shape)
+
+    for name, tensor in tensors.items():
+        part(buffer, name).copy_(tensor)
+    moved = buffer.to(device, non_blocking=True)
+    return {name: part(moved, name) for name in tensors}
 
 
 def _make_block(
     images: Tensor, parameters: ViewParameters, settings: ViewSettings, out: Tensor
 ) -> None:
     """Write the views of (n, 3, height, width) images to out, (n, size, size, 3)."""
-    device, size = images.device, settings.size
+    size = settings.size
     plan = plan_jitter(parameters)
-    permutation = torch.from_numpy(plan.permutation).to(device)
-    inverse = torch.from_numpy(np.argsort(plan.permutation)).to(device)
-    parameters = parameters.select(plan.permutation)
-    planes = crop_planes(images.index_select(0, permutation), parameters, settings)
+    arrays = _arrays(parameters.select(plan.permutation), plan, settings, images.shape)
+    sent = send(arrays, images.device)
+    across, down = (
+        resize_matrices(
+            Resizing(*(sent[f"{axis}_{name}"] for name in Resizing._fields)), settings.interpolation
+        )
+        for axis in ("across", "down")
+    )
+    sorted_images = images.index_select(0, sent["permutation"])
+    planes = crop_planes(sorted_images, across, down, settings.interpolation)
     flat = planes.view(3, -1, size * size)
-    jitter_(flat, plan)
-    if (rows := _rows(parameters.gray, device)) is not None:
-        to_gray_(flat, rows)
-    if (rows := _rows(parameters.blur, device)) is not None:
-        blur_(planes, rows, blur_matrices(parameters.blur_sigma[parameters.blur], size, device))
-    if (rows := _rows(parameters.solarize, device)) is not None:
-        solarize_(flat, rows)
+    jitter_(flat, plan, sent["blends"], sent["turns"])
+    if "gray" in sent:
+        to_gray_(flat, sent["gray"])
+    if "blur" in sent:
+        blur_(planes, sent["blur"], blur_matrices(sent["blur_kernels"], size))
+    if "solarize" in sent:
+        solarize_(flat, sent["solarize"])
+    flat.mul_(sent["scale"]).sub_(sent["shift"])
+    torch.index_select(planes.permute(1, 2, 3, 0).contiguous(), 0, sent["inverse"], out=out)
+
+
+def _arrays(
+    parameters: ViewParameters, plan: "JitterPlan", settings: ViewSettings, shape: torch.Size
+) -> dict[str, Array]:
+    """Return everything that a block of images of `shape` needs from the host, by name.
+
+    `parameters` are in the order of the plan. Operations that no sample needs are left out.
+    """
+    size, (height, width) = settings.size, shape[2:]
+    across = resizing(parameters.left, parameters.width, width, size, reverse=parameters.flip)
+    down = resizing(parameters.top, parameters.height, height, size)
     mean, std = (
         torch.tensor(channels)[:, None, None] for channels in (settings.mean, settings.std)
     )
-    flat.mul_((1 / (255.0 * std)).to(device)).sub_((mean / std).to(device))
-    torch.index_select(planes.permute(1, 2, 3, 0).contiguous(), 0, inverse, out=out)
+    arrays = {
+        "permutation": plan.permutation,
+        "inverse": np.argsort(plan.permutation),
+        "blends": plan.blends,
+        "turns": plan.turns,
+        "scale": (1 / (255.0 * std)).numpy(),
+        "shift": (mean / std).numpy(),
+        **{f"across_{name}": value for name, value in across._asdict().items()},
+        **{f"down_{name}": value for name, value in down._asdict().items()},
+    }
+    for name in ("gray", "blur", "solarize"):
+        rows = np.flatnonzero(getattr(parameters, name))
+        if rows.size:
+            arrays[name] = rows
+    if "blur" in arrays:
+        arrays["blur_kernels"] = blur_kernels(parameters.blur_sigma[parameters.blur], size)
+    return arrays
 
 
 def _block_size(images: Tensor, size: int) -> int:
@@ -132,26 +191,30 @@ def _block_size(images: Tensor, size: int) -> int:
     return max(1, _BLOCK_PIXELS * torch.get_num_threads() // pixels)
 
 
-def crop_planes(images: Tensor, parameters: ViewParameters, settings: ViewSettings) -> Tensor:
+def crop_planes(
+    images: Tensor, across: Tensor, down: Tensor, interpolation: Literal["bilinear", "bicubic"]
+) -> Tensor:
     """Crop, resize and flip (n, 3, height, width) uint8 images into planes.
+
+    Args:
+        images: the images.
+        across: (n, size, width), the result of `resize_matrices` for rows.
+        down: (n, size, height), the same for columns.
+        interpolation: the filter of both.
 
     Returns:
         (3, n, size, size) float32, 0 to 255.
     """
     count, _, height, width = images.shape
-    size, kind, device = settings.size, settings.interpolation, images.device
-    across = resize_matrices(
-        parameters.left, parameters.width, width, size, kind, device, reverse=parameters.flip
-    )
-    down = resize_matrices(parameters.top, parameters.height, height, size, kind, device)
+    size = down.shape[1]
     rows = images.to(torch.float32).view(count, 3 * height, width)
     narrowed = torch.bmm(rows, across.transpose(1, 2)).view(count, 3, height, size)
-    if kind == "bicubic":
+    if interpolation == "bicubic":
         narrowed.clamp_(0.0, 255.0)  # between the two passes, as for uint8
-    planes = torch.empty((3, count, size, size), dtype=torch.float32, device=device)
+    planes = torch.empty((3, count, size, size), dtype=torch.float32, device=images.device)
     for channel, plane in enumerate(planes):
         torch.bmm(down, narrowed[:, channel], out=plane)
-    return planes.clamp_(0.0, 255.0) if kind == "bicubic" else planes
+    return planes.clamp_(0.0, 255.0) if interpolation == "bicubic" else planes
 
 
 def blur_(planes: Tensor, rows: Tensor, matrices: Tensor) -> None:
@@ -175,30 +238,32 @@ def _filter(distance: Tensor, interpolation: Literal["bilinear", "bicubic"]) -> 
     return inner + outer  # each piece is zero where the other applies
 
 
-def resize_matrices(
+class Resizing(NamedTuple):
+    """How one axis of n samples is cropped, resized and mirrored; arrays, or tensors once sent."""
+
+    narrowing: Any
+    """(n,) factor of distances, below 1 where the filter is widened because the axis shrinks."""
+    center: Any
+    """(n, out_size) position in the image of every pixel of the view."""
+    inside: Any
+    """(n, in_size) 1 for pixels of the crop; others never contribute."""
+
+
+def resizing(
     starts: Integers,
     lengths: Integers,
     in_size: int,
     out_size: int,
-    interpolation: Literal["bilinear", "bicubic"],
-    device: torch.device,
     reverse: Flags | None = None,
-) -> Tensor:
-    """Return matrices that crop, resize and optionally mirror one axis of every sample.
-
-    The weights are those of torchvision's antialiased `resize` (after Pillow).
+) -> Resizing:
+    """Return float32 arrays that describe the resizing of one axis, for `resize_matrices`.
 
     Args:
         starts: (n,) first pixel of each crop.
-        lengths: (n,) pixels in each crop; pixels outside never contribute.
+        lengths: (n,) pixels in each crop.
         in_size: pixels of the axis before.
         out_size: pixels of the axis after.
-        interpolation: the filter, widened by the scale when shrinking.
-        device: of the matrices.
         reverse: (n,) whether to mirror the result.
-
-    Returns:
-        (n, out_size, in_size) float32, rows summing to one.
     """
     scale = lengths / out_size
     out = np.broadcast_to(np.arange(out_size), (len(lengths), out_size))
@@ -207,10 +272,24 @@ def resize_matrices(
     centers = starts[:, None] + scale[:, None] * (out + 0.5) - 0.5
     position = np.arange(in_size)
     inside = (position >= starts[:, None]) & (position < (starts + lengths)[:, None])
-    narrowing = torch.from_numpy((1 / np.maximum(scale, 1)).astype(np.float32)).to(device)
-    center = torch.from_numpy(centers.astype(np.float32)).to(device)
-    mask = torch.from_numpy(inside.astype(np.float32)).to(device)
-    pixels = torch.arange(in_size, dtype=torch.float32, device=device)
+    narrowing = 1 / np.maximum(scale, 1)
+    return Resizing(*(array.astype(np.float32) for array in (narrowing, centers, inside)))
+
+
+def resize_matrices(plan: Resizing, interpolation: Literal["bilinear", "bicubic"]) -> Tensor:
+    """Return matrices that crop, resize and optionally mirror one axis of every sample.
+
+    The weights are those of torchvision's antialiased `resize` (after Pillow).
+
+    Args:
+        plan: tensors, on the device of the result.
+        interpolation: the filter.
+
+    Returns:
+        (n, out_size, in_size) float32, rows summing to one.
+    """
+    narrowing, center, mask = plan
+    pixels = torch.arange(mask.shape[1], dtype=torch.float32, device=mask.device)
     distance = (pixels - center[:, :, None]).abs_().mul_(narrowing[:, None, None])
     weights = _filter(distance, interpolation).mul_(mask[:, None, :])
     return weights.div_(weights.sum(dim=2, keepdim=True))
@@ -227,20 +306,25 @@ def _reflections(size: int, kernel_size: int, device: torch.device) -> Tensor:
     return taps.reshape(kernel_size, size * size).to(device)
 
 
-def blur_matrices(sigmas: Reals, size: int, device: torch.device) -> Tensor:
-    """Return matrices that blur one axis with the sigmas (n,), in pixels, of each sample.
+def blur_kernels(sigmas: Reals, size: int) -> npt.NDArray[np.float32]:
+    """Return the kernel of each of the sigmas (n,), in pixels: (n, kernel size), for `blur_matrices`."""
+    kernel_size = blur_kernel_size(size)
+    offsets = np.arange(kernel_size) - kernel_size // 2
+    weights = np.exp(-0.5 * (offsets / sigmas[:, None]) ** 2)
+    weights /= weights.sum(axis=1, keepdims=True)
+    return weights.astype(np.float32)
+
+
+def blur_matrices(kernels: Tensor, size: int) -> Tensor:
+    """Return matrices that blur one axis of `size` pixels with (n, kernel size) kernels.
 
     The weights are those of torchvision's `gaussian_blur` with reflected edges.
 
     Returns:
         (n, size, size) float32, rows summing to one.
     """
-    kernel_size = blur_kernel_size(size)
-    offsets = np.arange(kernel_size) - kernel_size // 2
-    weights = np.exp(-0.5 * (offsets / sigmas[:, None]) ** 2)
-    weights /= weights.sum(axis=1, keepdims=True)
-    kernels = torch.from_numpy(weights.astype(np.float32)).to(device)
-    return (kernels @ _reflections(size, kernel_size, device)).view(-1, size, size)
+    taps = _reflections(size, kernels.shape[1], kernels.device)
+    return (kernels @ taps).view(-1, size, size)
 
 
 class JitterPlan(NamedTuple):
@@ -321,12 +405,13 @@ def shift_hue_(planes: Tensor, turns: Tensor) -> None:
     torch.addcmul(darkest, chroma, hue, out=blue)
 
 
-def jitter_(planes: Tensor, plan: JitterPlan) -> None:
-    """Apply color jitter to (3, n, pixels), whose samples are in the order of `plan.permutation`."""
+def jitter_(planes: Tensor, plan: JitterPlan, blends: Tensor, turns: Tensor) -> None:
+    """Apply color jitter to (3, n, pixels), whose samples are in the order of `plan.permutation`.
+
+    `blends` and `turns` are those of the plan, on the device of the planes.
+    """
     if not plan.jittered:
         return
-    blends = torch.from_numpy(plan.blends).to(planes.device)
-    turns = torch.from_numpy(plan.turns).to(planes.device)
     for weights, count in zip(blends, plan.before_hue, strict=True):
         if count:
             blend_(planes[:, :count], weights[:, :count])

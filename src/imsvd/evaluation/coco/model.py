@@ -74,7 +74,7 @@ def build_detector(encoder: Encoder, num_categories: int, settings: DetectionSet
     (anchors_per_place,) = anchors.num_anchors_per_location()
     proposing = ProposalNetwork(
         anchors,
-        RPNHead(channels, anchors_per_place),
+        AnchorHead(channels, anchors_per_place),
         fg_iou_thresh=0.7,
         bg_iou_thresh=0.3,
         batch_size_per_image=settings.anchors_per_image,
@@ -165,7 +165,7 @@ class RegionAlign(NamedTuple):
     def __call__(self, features: Tensor, boxes: list[Tensor]) -> Tensor:
         """Crop every image's `boxes` (n, 4): (boxes of all images, channels, 14, 14)."""
         cut: Tensor = roi_align(
-            features,
+            features.float(),
             boxes,
             REGION_SIZE,
             spatial_scale=1 / self.stride,
@@ -173,6 +173,18 @@ class RegionAlign(NamedTuple):
             aligned=True,
         )
         return cut
+
+
+class AnchorHead(RPNHead):  # type: ignore[misc]
+    """torchvision's head of the proposal network, whose results are float32 in any precision.
+
+    Boxes are computed from them: bfloat16 has 8 bits, so it would round 517.6 to 516.
+    """
+
+    def forward(self, features: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Return objectness and box deltas of every anchor."""
+        objectness, deltas = super().forward(features)
+        return [value.float() for value in objectness], [value.float() for value in deltas]
 
 
 class SharedHeads(RoIHeads):  # type: ignore[misc]
@@ -222,17 +234,22 @@ class SharedHeads(RoIHeads):  # type: ignore[misc]
             return [], self._losses(shared, proposals, targets)
         return self._detections(shared, proposals, image_sizes), {}
 
+    def _predict_boxes(self, regions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return class logits and box deltas in float32, as `AnchorHead` does."""
+        logits, deltas = self.box_predictor(regions.mean(dim=(2, 3)))
+        return logits.float(), deltas.float()
+
     def _losses(
         self, features: Tensor, proposals: list[Tensor], targets: list[dict[str, Tensor]]
     ) -> dict[str, Tensor]:
         proposals, matches, labels, regression = self.select_training_samples(proposals, targets)
         regions = self.conv5(self.align(features, proposals))
-        logits, deltas = self.box_predictor(regions.mean(dim=(2, 3)))
+        logits, deltas = self._predict_boxes(regions)
         every_label = torch.cat(labels)
         class_loss, box_loss = region_losses(logits, deltas, every_label, torch.cat(regression))
         positive = [label > 0 for label in labels]
         mask_loss = maskrcnn_loss(
-            self.mask_predictor(regions[every_label > 0]),
+            self.mask_predictor(regions[every_label > 0]).float(),
             [boxes[chosen] for boxes, chosen in zip(proposals, positive, strict=True)],
             [target["masks"] for target in targets],
             [target["labels"] for target in targets],
@@ -244,12 +261,12 @@ class SharedHeads(RoIHeads):  # type: ignore[misc]
         self, features: Tensor, proposals: list[Tensor], image_sizes: ImageSizes
     ) -> Detections:
         regions = self.conv5(self.align(features, proposals))
-        logits, deltas = self.box_predictor(regions.mean(dim=(2, 3)))
+        logits, deltas = self._predict_boxes(regions)
         found = self.postprocess_detections(logits, deltas, proposals, image_sizes)
         boxes, scores, labels = found
         # Masks belong to the final boxes, not to the proposals.
         masks = maskrcnn_inference(
-            self.mask_predictor(self.conv5(self.align(features, boxes))), labels
+            self.mask_predictor(self.conv5(self.align(features, boxes))).float(), labels
         )
         return [
             {"boxes": box, "scores": score, "labels": label, "masks": mask}

@@ -1,0 +1,180 @@
+"""Whole commands on the imagined GPU, each with the results of a CPU."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pyarrow import parquet
+from rich.console import Console
+
+from imsvd.codes import write_codes
+from imsvd.encoder import load
+from imsvd.engine.loop import Training
+from imsvd.errors import Interrupted
+from imsvd.evaluation.classifier import evaluate_by_training
+from imsvd.evaluation.coco import open_coco, run_coco
+from imsvd.evaluation.protocols import evaluate_knn, evaluate_linear_probe
+from imsvd.explanations import explain
+from imsvd.explanations.parts import PARTS
+from imsvd.pretraining.run import train
+from imsvd.runs import RunFolder
+from tests.evaluation.coco import tiny as coco
+from tests.evaluation.labeled import FREE, FROZEN, evaluation
+from tests.imagined_gpu.device import NAME
+from tests.imagined_gpu.fabric import imagined_fabric
+from tests.pretraining import tiny
+
+QUIET = Console(quiet=True)
+DATA = "shapes:128"
+ONE_EPOCH = ("training.epochs=1", "optimizer.warmup_epochs=0")
+
+SLOW_TO_DRAW = {"galleries", "embeddings"}
+"""Parts that only draw what others compute."""
+
+Switch = Callable[..., None]
+
+
+@pytest.fixture
+def on_gpu(gpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> Switch:
+    """Send commands to the imagined GPU from the call on."""
+
+    def switch(*, mixed: bool = False) -> None:
+        for module in ("pretraining.run", "evaluation.protocols", "evaluation.classifier"):
+            monkeypatch.setattr(
+                f"imsvd.{module}.launch", lambda _: imagined_fabric(gpu, mixed=mixed)
+            )
+        monkeypatch.setattr(
+            "imsvd.evaluation.coco.protocol.launch", lambda _: imagined_fabric(gpu, mixed=mixed)
+        )
+        for module in ("evaluation.features", "explanations.parts", "codes"):
+            monkeypatch.setattr(f"imsvd.{module}.encoding_device", lambda: gpu)
+
+    return switch
+
+
+@pytest.fixture(scope="module")
+def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one epoch on a CPU."""
+    folder = tmp_path_factory.mktemp("cpu") / "run"
+    train(tiny.config(*ONE_EPOCH, data=DATA), RunFolder(folder), QUIET)
+    return folder
+
+
+@pytest.fixture
+def run(on_cpu: Path, tmp_path: Path) -> Path:
+    """A copy to evaluate."""
+    return Path(shutil.copytree(on_cpu, tmp_path / "run"))
+
+
+def test_a_run_learns_and_resumes_as_on_a_cpu(
+    on_cpu: Path, on_gpu: Switch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_gpu()
+    folder, whole = RunFolder(tmp_path), Training.train_step
+
+    def interrupted(training: Any, batch: Any) -> None:
+        whole(training, batch)
+        if training.step == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Training, "train_step", interrupted)
+    config = tiny.config(*ONE_EPOCH, data=DATA)
+    with pytest.raises(Interrupted):
+        train(config, folder, QUIET)
+    train(config, folder, QUIET)
+    (ours,), (theirs,) = folder.metrics(), RunFolder(on_cpu).metrics()
+    assert ours["loss"] == pytest.approx(theirs["loss"], rel=1e-3)
+    assert "knn_20" in ours["knn"]
+
+
+def test_mixed_precision_stays_close(on_cpu: Path, on_gpu: Switch, tmp_path: Path) -> None:
+    on_gpu(mixed=True)
+    train(tiny.config(*ONE_EPOCH, data=DATA), RunFolder(tmp_path), QUIET)
+    (ours,), (theirs,) = RunFolder(tmp_path).metrics(), RunFolder(on_cpu).metrics()
+    assert ours["loss"] == pytest.approx(theirs["loss"], rel=0.05)
+
+
+def test_an_encoder_takes_images_of_the_host(run: Path, gpu: torch.device) -> None:
+    images = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8)
+    encoder = load(run)
+    with torch.no_grad():
+        expected = encoder.codes(images), encoder(images)
+        encoder.to(gpu)
+        found = encoder.codes(images), encoder(images)
+    assert all(value.device.type == NAME for value in found)
+    assert all(
+        torch.equal(ours.cpu(), theirs) for ours, theirs in zip(found, expected, strict=True)
+    )
+
+
+@pytest.mark.parametrize("distance", ["cosine", "euclidean"])
+def test_knn_finds_the_same_neighbors(distance: Any, run: Path, on_gpu: Switch) -> None:
+    expected = evaluate_knn(run, DATA, distance=distance)
+    on_gpu()
+    assert evaluate_knn(run, DATA, distance=distance) == expected
+
+
+def test_the_linear_probe_reads_the_same_features(run: Path, on_gpu: Switch) -> None:
+    expected = evaluate_linear_probe(run, DATA)
+    on_gpu()
+    assert evaluate_linear_probe(run, DATA) == pytest.approx(expected, abs=1)
+
+
+@pytest.mark.parametrize("protocol", ["linear", "semi"])
+def test_classifiers_train_on_the_device(protocol: str, run: Path, on_gpu: Switch) -> None:
+    settings = FROZEN if protocol == "linear" else FREE
+    on_gpu(mixed=True)
+    found = evaluate_by_training(evaluation(run, settings), run, DATA, QUIET)
+    assert all(math.isfinite(value) for value in found.values())
+
+
+def test_codes_are_those_of_a_cpu(run: Path, on_gpu: Switch, tmp_path: Path) -> None:
+    written = [tmp_path / "cpu.parquet", tmp_path / "gpu.parquet"]
+    write_codes(run, DATA, written[0], embedding=True)
+    on_gpu()
+    write_codes(run, DATA, written[1], embedding=True)
+    first, second = (parquet.read_table(path).to_pydict() for path in written)
+    assert first == second
+
+
+def test_an_explanation_is_that_of_a_cpu(run: Path, on_gpu: Switch) -> None:
+    parts = [name for name in PARTS if name not in SLOW_TO_DRAW]
+    expected = explain(run, "shapes:40", only=parts)["parts"]
+    shutil.rmtree(run / "explanations")
+    on_gpu()
+    found = explain(run, "shapes:40", only=parts)["parts"]
+    assert found.keys() == expected.keys()
+    for name, value in _numbers(found):
+        if name.endswith("per_second"):
+            continue
+        assert value == pytest.approx(dict(_numbers(expected))[name], rel=1e-3, abs=1e-3), name
+
+
+def _numbers(values: Any, place: str = "") -> Iterator[tuple[str, float]]:
+    if isinstance(values, dict):
+        values = values.items()
+    elif isinstance(values, list):
+        values = enumerate(values)
+    elif isinstance(values, float):
+        yield place, values
+        return
+    else:
+        return
+    for name, value in values:
+        yield from _numbers(value, f"{place}/{name}")
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_detector_trains_and_detects(mixed: bool, on_gpu: Switch, tmp_path: Path) -> None:
+    on_gpu(mixed=mixed)
+    data = open_coco(coco.write_coco(tmp_path / "data"))
+    settings = coco.settings("compute.workers=0", iterations=2)
+    outcome = run_coco(coco.encoder(), data, tmp_path / "out", settings, QUIET)
+    assert outcome.details["test_images"] == 3

@@ -1,0 +1,26 @@
+"""Everything on a GPU that does not exist, in a process of its own: its device stays registered."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "imagined_gpu"
+"""Its tests are not named test_*.py, so that no other process collects them."""
+
+
+def test_training_and_commands_on_an_imagined_gpu() -> None:
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
+    }
+    files = [str(FOLDER / name) for name in ("steps.py", "commands.py")]
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *files],
+        cwd=FOLDER.parents[1],
+        env=environment | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
