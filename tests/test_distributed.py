@@ -53,6 +53,7 @@ def everything_on_one_rank() -> dict[str, Any]:
         "columns": distributed.columns_to_owners(table[:, distributed.own_slice(7)], widths),
         "means": means,
         "any": [distributed.any_rank(rank == 0), distributed.any_rank(False)],
+        "largest": distributed.largest(10 - rank),
         "lists": distributed.gather_lists([f"{rank}.{i}" for i in range(rank)]),
         "rows": distributed.all_gather_rows(torch.full((2 * rank, 3), float(rank))),
     }
@@ -79,6 +80,7 @@ def test_collectives_and_their_gradients(world_size: int) -> None:
         assert result["means"]["a"] == (world_size - 1) / 2
         assert result["means"]["b"].tolist() == [(world_size - 1) / 2, 1]
         assert result["any"] == [True, False]
+        assert result["largest"] == 10
         assert result["lists"] == [f"{r}.{i}" for r in range(world_size) for i in range(r)]
         assert result["rows"].tolist() == [[r] * 3 for r in range(world_size) for _ in range(2 * r)]
 

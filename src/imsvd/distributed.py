@@ -153,9 +153,16 @@ def mean_over_ranks(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def any_rank(flag: bool, device: torch.device | str = "cpu") -> bool:
     """Return whether `flag` is set on any rank; the backend must be able to reduce on `device`."""
+    return bool(largest(int(flag), device))
+
+
+def largest(value: int, device: torch.device | str = "cpu") -> int:
+    """Return the largest `value` of all ranks; the backend must be able to reduce on `device`."""
     if not is_distributed():
-        return flag
-    return bool(all_reduce_sum(torch.tensor(int(flag), device=device)).item())
+        return value
+    result = torch.tensor(value, device=device)
+    dist.all_reduce(result, dist.ReduceOp.MAX)
+    return int(result)
 
 
 def together(action: Callable[[], Result]) -> Result:

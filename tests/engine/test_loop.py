@@ -9,13 +9,16 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from lightning_fabric import Fabric
 from rich.console import Console
 from torch import Tensor, nn
 
 from imsvd.checkpoints import load_newest_checkpoint, save_checkpoint, seed_step
+from imsvd.distributed import rank
 from imsvd.engine.loop import StopRequest, Training, TrainingPlan
 from imsvd.errors import InputError, Interrupted
+from tests import gloo
 
 QUIET = Console(quiet=True)
 
@@ -94,6 +97,40 @@ def test_a_stopped_training_resumes_to_the_same_weights(tmp_path: Path) -> None:
     resumed.fit(QUIET)
     assert resumed.weight == whole.weight
     assert resumed.diary == ["begin 0", "end 1", "begin 1", "begin 1", "end 2", "begin 2", "end 3"]
+
+
+class StoppingOnOneRank(Line):
+    """Receives a stop signal on the second of two ranks."""
+
+    def after_step(self) -> None:
+        if self.step == 2 and rank() == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def stop_on_one_rank(folder: str) -> tuple[int, list[int]]:
+    """Return the step at which this rank has stopped, and the reductions of every step."""
+    training, reduced = StoppingOnOneRank(Path(folder)), list[int]()
+    whole, reduce = training.train_step, dist.all_reduce
+
+    def train_step(batch: int) -> None:
+        reduced.append(0)
+        whole(batch)
+
+    def counted(*arguments: Any) -> Any:
+        if reduced:
+            reduced[-1] += 1
+        return reduce(*arguments)
+
+    training.train_step = train_step  # type: ignore[method-assign]
+    dist.all_reduce = counted
+    with pytest.raises(Interrupted):
+        training.fit(QUIET)
+    return training.step, reduced
+
+
+def test_ranks_agree_by_one_reduction_per_step(tmp_path: Path) -> None:
+    # The last step saves, which needs one more: nobody saves weights that are no numbers.
+    assert gloo.run(2, stop_on_one_rank, str(tmp_path)) == [(2, [1, 2])] * 2
 
 
 def test_a_checkpoint_is_written_when_its_time_has_come(tmp_path: Path) -> None:

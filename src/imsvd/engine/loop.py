@@ -31,12 +31,14 @@ from imsvd.checkpoints import (
     seed_step,
 )
 from imsvd.datasets import BadImage, ImageSource, Quarantine
-from imsvd.distributed import any_rank, gather_lists, on_first_rank, rank, together
+from imsvd.distributed import any_rank, gather_lists, largest, on_first_rank, rank, together
 from imsvd.errors import InputError, Interrupted
 from imsvd.files import remove_leftovers
 from imsvd.progress import progress_bar
 
 B = TypeVar("B")
+
+_SAVE, _STOP = 1, 2  # what a rank wants after a step; the most urgent wish wins
 
 BAD_IMAGES = "bad_images.jsonl"
 """The list of unreadable images in a run's folder."""
@@ -208,15 +210,16 @@ class Training(ABC, Generic[B]):
                 self.end_epoch()
             due = time.monotonic() - saved_at > 60 * self.plan.checkpoint_minutes
             # Ranks have clocks and signals of their own, but must save and stop together.
-            if epoch_ended or any_rank(due or stop.requested, self.fabric.device):
+            urgency = largest(_STOP if stop.requested else _SAVE * due, self.fabric.device)
+            if epoch_ended or urgency:
                 self._report_bad_images()
                 self.save()
                 saved_at = time.monotonic()
-                if any_rank(stop.requested, self.fabric.device):
-                    display.say(
-                        f"Stopped and saved at step {self.step:,}. Run the same command to resume."
-                    )
-                    raise Interrupted(stop.signal_number or signal.SIGINT)
+            if urgency == _STOP:
+                display.say(
+                    f"Stopped and saved at step {self.step:,}. Run the same command to resume."
+                )
+                raise Interrupted(stop.signal_number or signal.SIGINT)
             if epoch_ended and self.step < self.last_step:
                 self.begin_epoch()
 
