@@ -26,6 +26,18 @@ OPTIONS = {
     "": ["--version"],
     "demo": ["--out", "--set"],
     "pretrain": ["data", "--out", "--recipe", "--method", "--set"],
+    "discretize": [
+        "encoder",
+        "data",
+        "--out",
+        "--bits",
+        "--units",
+        "--views",
+        "--steps",
+        "--size",
+        "--cache",
+        "--set",
+    ],
     "compare": [
         "data",
         "--out",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from imsvd.codes import write_codes
     from imsvd.compare import compare_methods
+    from imsvd.discretizing import discretize
     from imsvd.encoder import Encoder, load, open_encoder
     from imsvd.errors import InputError
     from imsvd.evaluation.protocols import evaluate, evaluate_knn, evaluate_linear_probe
@@ -22,6 +23,7 @@ _HOMES = {
     "IMSVDLoss": "imsvd.losses.imsvd",
     "InputError": "imsvd.errors",
     "compare_methods": "imsvd.compare",
+    "discretize": "imsvd.discretizing",
     "evaluate": "imsvd.evaluation.protocols",
     "evaluate_knn": "imsvd.evaluation.protocols",
     "evaluate_linear_probe": "imsvd.evaluation.protocols",
@@ -48,6 +50,7 @@ __all__ = [
     "InputError",
     "__version__",
     "compare_methods",
+    "discretize",
     "evaluate",
     "evaluate_knn",
     "evaluate_linear_probe",

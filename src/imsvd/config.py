@@ -113,6 +113,20 @@ class ComputeSettings(Settings):
     wandb: bool = Field(False, description="also log to Weights & Biases (extra: imsvd[wandb])")
 
 
+class FrozenSettings(Settings):
+    """The encoder that `imsvd discretize` gives a code, and how its features are used."""
+
+    encoder: str = Field(description="the frozen encoder, as the command named it")
+    weights: str = Field(description="hash of its weights")
+    views: int = Field(
+        4, ge=2, le=64, description="augmented views per image whose features are kept"
+    )
+    held_out: float = Field(
+        0.1, ge=0, le=0.5, description="share of images that only measure the code"
+    )
+    passes: int = Field(1, ge=1, description="passes over the images in one epoch of the head")
+
+
 class Config(Settings):
     """Everything that defines a run; `config.yaml` in the run folder is one of these."""
 
@@ -129,6 +143,9 @@ class Config(Settings):
     optimizer: OptimizerSettings = OptimizerSettings()
     training: TrainingSettings = TrainingSettings()
     compute: ComputeSettings = ComputeSettings()
+    frozen: FrozenSettings | None = Field(
+        None, description="set by `imsvd discretize`, which trains a head and not the backbone"
+    )
 
     @field_validator("method", mode="before")
     @classmethod
@@ -204,6 +221,8 @@ def override(config: Config, assignments: Iterable[str]) -> Config:
                 f"method.name={value!r} alone would keep the settings of {config.method.name}; "
                 f"choose the method with --method {value}."
             )
+        if key.startswith("frozen.") and config.frozen is None:
+            raise InputError(f"{key} is a setting of `imsvd discretize`; leave it out.")
         assign(values, key, value, setting_keys())
     return parse_config(values)
 

@@ -170,6 +170,11 @@ def open_encoder(spec: str | Path) -> Encoder:
 
 def untrained_encoder(config: Config) -> Encoder:
     """Return the encoder with the initial weights that the configuration's seed determines."""
+    if config.frozen is not None:
+        raise InputError(
+            f"{UNTRAINED}RUN is not for runs of `imsvd discretize`, whose backbone was trained elsewhere; "
+            f"use {config.frozen.encoder} itself."
+        )
     before = random_state()
     try:
         seed_random_state(config.seed)
@@ -219,7 +224,7 @@ def _foreign_encoder(spec: BackboneSpec) -> Encoder:
     backbone = open_backbone(spec)
     description = EncoderDescription(
         method=spec.library,
-        backbone=BackboneSettings(name=spec.name),
+        backbone=BackboneSettings.model_validate({"library": spec.library, "name": spec.name}),
         size=backbone.size,
         mean=backbone.mean,
         std=backbone.std,

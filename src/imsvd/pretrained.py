@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from imsvd.errors import InputError
-from imsvd.networks import feature_width
+from imsvd.networks import feature_width, take_off_classifier
 
 RANDOM = "random"
 """Given instead of a file, keeps the initial random weights."""
@@ -121,11 +121,11 @@ def _build_torchvision(name: str, pretrained: bool) -> Backbone:
         )
     weights = choices[tag] if tag else choices.DEFAULT
     network: nn.Module = torchvision.models.get_model(name, weights=weights if pretrained else None)
-    head, num_features = take_off_classifier(name, network)
+    head = take_off_classifier(name, network)
     preset = weights.transforms()
     return Backbone(
         network,
-        num_features,
+        feature_width(network),
         (head,),
         int(preset.crop_size[0]),
         _three(preset.mean),
@@ -137,22 +137,6 @@ LIBRARIES: dict[str, Callable[[str, bool], Backbone]] = {
     "timm": _build_timm,
     "torchvision": _build_torchvision,
 }
-
-
-def take_off_classifier(name: str, network: nn.Module) -> tuple[str, int]:
-    """Replace the last Linear by the identity; return its name and input width."""
-    linears = [
-        (path, module) for path, module in network.named_modules() if isinstance(module, nn.Linear)
-    ]
-    if not linears or linears[-1][1].out_features != 1000:
-        raise InputError(
-            f"torchvision:{name} does not end in a linear classifier, so its features cannot be found; "
-            "choose another network."
-        )
-    path, classifier = linears[-1]
-    parent, _, attribute = path.rpartition(".")
-    setattr(network.get_submodule(parent), attribute, nn.Identity())
-    return path, classifier.in_features
 
 
 def _download(spec: BackboneSpec, build: Callable[[str, bool], Backbone]) -> Backbone:

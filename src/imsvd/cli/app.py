@@ -17,7 +17,7 @@ from imsvd.errors import InputError, Interrupted
 
 PANELS = {
     "Start here": ("demo", "recipes"),
-    "Train": ("pretrain", "compare"),
+    "Train": ("pretrain", "discretize", "compare"),
     "Evaluate": ("evaluate", "results", "scenes"),
     "Look": ("info", "explain", "explore"),
     "Share": ("codes", "export"),
@@ -88,7 +88,9 @@ Splits = Annotated[
         "DATA", "Labeled images: a folder with train/ and test/ (or val/), or a dataset name."
     ),
 ]
-Run = Annotated[Path, argument("RUN", "Run folder, as written by `imsvd pretrain`.")]
+Run = Annotated[
+    Path, argument("RUN", "Run folder, as written by `imsvd pretrain` or `imsvd discretize`.")
+]
 Spec = Annotated[
     str,
     argument(

@@ -1,4 +1,4 @@
-"""Commands that train or prepare training: demo, recipes, pretrain, compare, scenes."""
+"""Commands that train or prepare training: demo, recipes, pretrain, discretize, compare, scenes."""
 
 from __future__ import annotations
 
@@ -112,6 +112,70 @@ def pretrain(
     train(config, run, console)
     if rank() == 0:
         curves = draw_training(run.metrics(), out / "training.png")
+        print_path("Encoder", run.encoder_weights)
+        print_path("Curves", curves)
+
+
+@app.command()
+def discretize(  # noqa: PLR0913 - its options are its interface
+    encoder: Annotated[
+        str,
+        argument(
+            "ENCODER",
+            "Encoder to give a code, which stays as it is: a run folder, timm:NAME, timm:NAME:FILE; "
+            "likewise torchvision:NAME.",
+        ),
+    ],
+    data: Data,
+    *,
+    out: Annotated[Path, option("RUN", "Run folder; an interrupted run is resumed.")],
+    bits: Annotated[int, option("N", "Bits of the code, a multiple of log2(units).")] = 64,
+    units: Annotated[int, option("N", "Units of every variable, a power of two.")] = 4,
+    views: Annotated[int, option("N", "Augmented views per image.")] = 4,
+    steps: Annotated[int, option("N", "Training steps, completed to a whole pass.")] = 400,
+    size: Annotated[
+        int | None, option("N", "Side of the images in pixels. Default: the encoder's.")
+    ] = None,
+    cache: Annotated[
+        Path | None, option("FOLDER", "Folder for features, to share them. Default: RUN/features.")
+    ] = None,
+    settings: Sets = None,
+) -> None:
+    """Give any encoder a discrete code: train a small head on its features.
+
+    Safe to interrupt; run the same command to resume.
+    """
+    from imsvd.discretizing import discretize as give_code  # noqa: PLC0415
+    from imsvd.distributed import rank  # noqa: PLC0415
+    from imsvd.figures import draw_training  # noqa: PLC0415
+    from imsvd.runs import RunFolder  # noqa: PLC0415
+
+    described = give_code(
+        encoder,
+        data,
+        out,
+        bits=bits,
+        units=units,
+        views=views,
+        steps=steps,
+        size=size,
+        cache=cache,
+        settings=settings or [],
+        console=console,
+    ).description
+    run = RunFolder(out)
+    records = run.metrics()
+    if rank() == 0 and records:
+        health = records[-1]["health"]
+        text = f"Code: {len(described.units)} variables of {described.units[0]} units"
+        if "share_decided" in health:
+            text += (
+                f"; on held-out images {health['share_decided']:.0%} are decided, "
+                f"{health['share_agreeing']:.0%} equal in two views, and two variables share "
+                f"{health['shared_nats']:.3f} nats"
+            )
+        console.print(f"{text}.", highlight=False)
+        curves = draw_training(records, out / "training.png")
         print_path("Encoder", run.encoder_weights)
         print_path("Curves", curves)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -10,19 +11,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from imsvd.datasets.decoding import UnreadableImage
-from imsvd.datasets.sources import ImageSource
+from imsvd.datasets.sources import EncodedSource, ImageSource, PathSource
+from imsvd.datasets.streams import StreamSource
 from imsvd.errors import InputError
 
 _MAX_SIDE = 96
 _MAX_BYTES = 2 * 1024**3
 _SAMPLE = 32
 _CHUNK = 64
+_KEY_SAMPLE = 64
 
 Key = TypeVar("Key")
 Batch = TypeVar("Batch")
@@ -34,6 +38,37 @@ class BadImage(NamedTuple):
     index: int  # type: ignore[assignment]  # hides tuple.index, which is not needed
     identity: str
     reason: str
+
+
+def image_key(source: ImageSource) -> str:
+    """Return twelve hexadecimal digits that change with the images, not only with their names.
+
+    File sizes and the content of some images enter it; reading all of them would take too long.
+    """
+    digest = hashlib.sha256(source.fingerprint().encode())
+    if isinstance(source, StreamSource):  # may be remote, and every image costs a whole chunk
+        return digest.hexdigest()[:12]
+    if isinstance(source, PathSource):
+        digest.update(np.array([_file_size(source.path(i)) for i in range(len(source))]).tobytes())
+    for index in range(0, len(source), max(1, -(-len(source) // _KEY_SAMPLE))):
+        digest.update(hashlib.sha256(_content(source, index)).digest())
+    return digest.hexdigest()[:12]
+
+
+def _file_size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+def _content(source: ImageSource, index: int) -> bytes:
+    try:
+        if isinstance(source, EncodedSource):
+            return source.encoded(index)
+        return source.read(index).numpy().tobytes()
+    except UnreadableImage:
+        return b""
 
 
 def read_or_replace(source: ImageSource, index: int) -> tuple[Tensor, int, list[BadImage]]:

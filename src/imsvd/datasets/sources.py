@@ -151,6 +151,28 @@ class ArraySource(ImageSource):
         return self.hash_with_labels(self.name.encode(), repr(tuple(self.images.shape)).encode())
 
 
+class DecodedImages(ImageSource):
+    """Some images of a source, decoded, from which views are made without decoding them again."""
+
+    def __init__(self, images: Mapping[int, Tensor]) -> None:
+        self._images = images
+
+    def __len__(self) -> int:
+        return max(self._images) + 1  # indices are those of the whole source
+
+    def read(self, index: int) -> Tensor:
+        """Return the image, uint8 (3, height, width) RGB."""
+        return self._images[index]
+
+    def identity(self, index: int) -> str:
+        """Return the number of the image."""
+        return str(index)
+
+    def fingerprint(self) -> str:
+        """Return nothing: the images are never trained on by themselves."""
+        return ""
+
+
 class Subset(ImageSource):
     """The images of `source` at `indices`, in that order, with their labels and attributes."""
 

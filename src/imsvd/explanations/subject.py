@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imsvd.datasets import ImageSource, UnreadableImage, small_image_size
-from imsvd.datasets.sources import EncodedSource
-from imsvd.datasets.streams import StreamSource
+from imsvd.datasets.reading import image_key
+from imsvd.datasets.sources import DecodedImages, EncodedSource
 from imsvd.encoder import Encoder, EncoderDescription
 from imsvd.errors import InputError
 from imsvd.evaluation.features import center_crop
@@ -43,8 +43,6 @@ SAVE_INTERVAL = 15.0
 """Seconds between two saves, and so the most work that an interruption loses."""
 _SAVE_COST = 0.05
 """Largest share of the time spent on saving; a large state is saved less often."""
-_KEY_SAMPLE = 64
-"""Images whose content enters the key: names alone do not identify images."""
 
 Progress = Callable[[int, int], None]
 """Called with (done, total)."""
@@ -102,7 +100,7 @@ def explanation_key(
     description: EncoderDescription, weights: Mapping[str, Tensor], source: ImageSource
 ) -> str:
     """Cache key identifying the encoder and the images an explanation belongs to."""
-    return f"{_encoder_key(description, weights)}-{_image_key(source)}"
+    return f"{_encoder_key(description, weights)}-{image_key(source)}"
 
 
 def is_of_encoder(key: str, description: EncoderDescription, weights: Mapping[str, Tensor]) -> bool:
@@ -116,24 +114,6 @@ def _encoder_key(description: EncoderDescription, weights: Mapping[str, Tensor])
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:12]
-
-
-def _image_key(source: ImageSource) -> str:
-    digest = hashlib.sha256(source.fingerprint().encode())
-    if isinstance(source, StreamSource):  # may be remote, and every image costs a whole chunk
-        return digest.hexdigest()[:12]
-    for index in range(0, len(source), max(1, -(-len(source) // _KEY_SAMPLE))):
-        digest.update(hashlib.sha256(_content(source, index)).digest())
-    return digest.hexdigest()[:12]
-
-
-def _content(source: ImageSource, index: int) -> bytes:
-    try:
-        if isinstance(source, EncodedSource):
-            return source.encoded(index)
-        return source.read(index).numpy().tobytes()
-    except UnreadableImage:
-        return b""
 
 
 class ReadBatch(NamedTuple):
@@ -345,7 +325,7 @@ def _batch(
         indices += images
         crops += [center_crop(each, subject.encoder.description.size) for each in images.values()]
         if images and views is not None and side is None:
-            samples += make_samples(_Decoded(images), views, subject.seed, EPOCH, list(images))
+            samples += make_samples(DecodedImages(images), views, subject.seed, EPOCH, list(images))
     if not indices:
         return None
     if views is None:
@@ -374,25 +354,6 @@ def _read(source: ImageSource, chosen: Sequence[int]) -> dict[int, Tensor]:
         except UnreadableImage:
             continue
     return images
-
-
-class _Decoded(ImageSource):
-    """Images in memory, from which training's own code makes views without decoding them again."""
-
-    def __init__(self, images: Mapping[int, Tensor]) -> None:
-        self._images = images
-
-    def __len__(self) -> int:
-        return max(self._images) + 1  # indices are those of the whole source
-
-    def read(self, index: int) -> Tensor:
-        return self._images[index]
-
-    def identity(self, index: int) -> str:
-        return str(index)
-
-    def fingerprint(self) -> str:
-        return ""
 
 
 def _small_views(

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from imsvd.encoder import Encoder
 from imsvd.errors import InputError
 from imsvd.files import complete_or_absent, write_atomically
-from imsvd.pretrained import summarize_keys, take_off_classifier
+from imsvd.networks import take_off_classifier
+from imsvd.pretrained import summarize_keys
 
 TOLERANCE = 1e-5
 """Largest difference between outputs that agree, relative to the largest feature."""

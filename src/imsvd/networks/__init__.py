@@ -5,6 +5,7 @@ from imsvd.networks.backbone import (
     build_backbone,
     feature_width,
     synchronize_norms,
+    take_off_classifier,
 )
 from imsvd.networks.heads import Last, projector
 
@@ -15,4 +16,5 @@ __all__ = [
     "feature_width",
     "projector",
     "synchronize_norms",
+    "take_off_classifier",
 ]

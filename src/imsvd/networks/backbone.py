@@ -6,6 +6,7 @@ import difflib
 from typing import Any, Literal
 
 import timm
+import torchvision
 from pydantic import Field, JsonValue
 from timm.layers.norm_act import convert_sync_batchnorm
 from torch import nn
@@ -19,8 +20,12 @@ Stem = Literal["native", "stride_1", "stride_2"]
 class BackboneSettings(Settings):
     """The network that turns images into features."""
 
+    library: Literal["timm", "torchvision"] = Field(
+        "timm", description="library that builds the network: timm or torchvision"
+    )
     name: str = Field(
-        "resnet50", description="any model name of timm, such as resnet18 or vit_small_patch16_224"
+        "resnet50",
+        description="any model name of the library, such as resnet18 or vit_small_patch16_224",
     )
     stem: Stem = Field(
         "native",
@@ -38,6 +43,8 @@ class BackboneSettings(Settings):
 
 def build_backbone(settings: BackboneSettings) -> nn.Module:
     """Build a network mapping (batch, 3, height, width) to pooled features (batch, num_features)."""
+    if settings.library == "torchvision":
+        return _build_torchvision(settings)
     if not timm.is_model(settings.name):
         raise InputError(_unknown_backbone(settings.name))
     _require_rgb(settings)
@@ -55,6 +62,39 @@ def build_backbone(settings: BackboneSettings) -> nn.Module:
     if settings.stem != "native":
         _replace_stem(backbone, settings)
     return backbone
+
+
+def _build_torchvision(settings: BackboneSettings) -> nn.Module:
+    """Build a network of torchvision; stems and options are for timm's."""
+    name = settings.name.partition(".")[0]
+    if name not in torchvision.models.list_models(module=torchvision.models):
+        raise InputError(f"backbone.name={settings.name!r} is not a torchvision model.")
+    if settings.stem != "native" or settings.options:
+        raise InputError(
+            f"backbone.stem and backbone.options are for timm's networks, not torchvision's {name}; "
+            "leave them out."
+        )
+    network: nn.Module = torchvision.models.get_model(name, weights=None)
+    take_off_classifier(name, network)
+    return network
+
+
+def take_off_classifier(name: str, network: nn.Module) -> str:
+    """Replace the last Linear of a torchvision network by the identity; return its name."""
+    linears = [
+        (path, module) for path, module in network.named_modules() if isinstance(module, nn.Linear)
+    ]
+    if not linears or linears[-1][1].out_features != 1000:
+        raise InputError(
+            f"torchvision:{name} does not end in a linear classifier, so its features cannot be found; "
+            "choose another network."
+        )
+    path: str
+    path, classifier = linears[-1]
+    parent, _, attribute = path.rpartition(".")
+    setattr(network.get_submodule(parent), attribute, nn.Identity())
+    network.num_features = classifier.in_features  # type: ignore[assignment]  # as timm's have
+    return path
 
 
 def _require_rgb(settings: BackboneSettings) -> None:

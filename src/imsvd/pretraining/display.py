@@ -26,11 +26,18 @@ class _Speed(ProgressColumn):
 
 
 class TrainingDisplay:
-    """Shows a run on `console`; a quiet console shows nothing."""
+    """Shows a run on `console`; a quiet console shows nothing. `knn` leaves room for kNN checks."""
 
     def __init__(
-        self, console: Console, epochs: int, batch_size: int, labels: Mapping[str, str]
+        self,
+        console: Console,
+        epochs: int,
+        batch_size: int,
+        labels: Mapping[str, str],
+        *,
+        knn: bool = True,
     ) -> None:
+        self.knn = knn
         self.console, self.epochs, self.batch_size = console, epochs, batch_size
         self.labels = {**LABELS, **labels}
         self.progress = progress_bar(console, _Speed())
@@ -80,7 +87,7 @@ class TrainingDisplay:
         self, values: Mapping[str, float], bounds: Mapping[str, Mapping[str, float]]
     ) -> None:
         self.columns = list(values)
-        if "knn_20" not in self.columns:
+        if self.knn and "knn_20" not in self.columns:
             self.columns.insert(-1, "knn_20")
         self.say(
             f"[bold]{_line('epoch', [*(self.labels.get(name, name) for name in self.columns), 'ETA'])}[/bold]"

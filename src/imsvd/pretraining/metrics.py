@@ -37,8 +37,8 @@ class EpochMetrics:
         self._add("terms", {"loss": output.loss.detach(), **output.terms})
         self._add("statistics", statistics)
 
-    def summarize(self, method: Method, features: Tensor) -> dict[str, Any]:
-        """Return the epoch's record; `features` of its last batch give the effective rank."""
+    def summarize(self, method: Method, features: Tensor | None) -> dict[str, Any]:
+        """Return the epoch's record; `features` of its last batch, if given, give the effective rank."""
         terms = mean_over_ranks(
             {name: total / self.steps for name, total in self.sums["terms"].items()}
         )
@@ -48,10 +48,8 @@ class EpochMetrics:
         return {
             "loss": float(terms.pop("loss")),
             "terms": {name: float(value) for name, value in terms.items()},
-            "health": {
-                **method.summarize(statistics),
-                "effective_rank": float(effective_rank(features)),
-            },
+            "health": method.summarize(statistics)
+            | ({} if features is None else {"effective_rank": float(effective_rank(features))}),
         }
 
     def state_dict(self) -> dict[str, Any]:

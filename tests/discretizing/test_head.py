@@ -1,0 +1,125 @@
+"""The head: its draws depend on seed, pass and image alone, and a stopped training ends the same."""
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning_fabric import Fabric
+from rich.console import Console
+
+from imsvd.config import Config, override
+from imsvd.discretizing.cache import Half
+from imsvd.discretizing.head import HeadTraining, choose_views, split_rows
+from imsvd.discretizing.run import configure, set_length
+from imsvd.encoder import load
+from imsvd.errors import InputError, Interrupted
+from imsvd.runs import RunFolder
+
+QUIET = Console(quiet=True)
+IMAGES = 200
+
+
+def made_up_features(width: int) -> Half:
+    generator = np.random.default_rng(0)
+    image = generator.normal(size=(IMAGES, 1, width))
+    return (image + 0.3 * generator.normal(size=(IMAGES, 5, width))).astype(np.float16)
+
+
+def config(run: Path, *settings: str, steps: int = 24) -> Config:
+    start = configure(load(run), encoder=run, data="shapes:200", views=4, head=(4, 4))
+    settings = ("method.projector=[16, 16]", "training.batch_size=32", *settings)
+    return set_length(override(start, settings), IMAGES, steps, settings)
+
+
+def training(encoder: Path, folder: Path, kind: Any = HeadTraining, **changes: Any) -> Any:
+    opened = load(encoder)
+    run = RunFolder(folder)
+    settings = config(encoder, *changes.pop("settings", ()))
+    run.begin(settings)
+    fabric = Fabric(accelerator="cpu", devices=1)
+    found = changes.pop("features", made_up_features(opened.num_features))
+    return kind(settings, run, fabric, opened, changes.pop("images", "made up"), found)
+
+
+class Stopping(HeadTraining):
+    """Receives a stop signal in its seventh step, inside an epoch."""
+
+    def after_step(self) -> None:
+        super().after_step()
+        if self.step == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_images_are_held_out_by_seed() -> None:
+    rows, held_out = split_rows(100, 0.1, seed=0)
+    assert len(held_out) == 10
+    assert sorted([*rows, *held_out]) == list(range(100))
+    assert list(split_rows(100, 0.1, seed=1)[1]) != list(held_out)
+    assert len(split_rows(100, 0.0, seed=0)[1]) == 0
+    assert len(split_rows(4, 0.1, seed=0)[1]) == 1
+
+
+def test_two_different_views_are_drawn_evenly() -> None:
+    rows = np.arange(6000)
+    chosen = choose_views(0, 0, rows, 4)
+    assert (chosen[:, 0] != chosen[:, 1]).all()
+    pairs = np.bincount(4 * chosen[:, 0] + chosen[:, 1], minlength=16).reshape(4, 4)
+    assert np.allclose(pairs[~np.eye(4, dtype=bool)], 500, atol=100)
+    assert (choose_views(0, 0, rows[100:200], 4) == chosen[100:200]).all()
+    assert (choose_views(0, 1, rows, 4) != chosen).any()
+
+
+def test_held_out_images_are_never_trained_on(trained: Path, tmp_path: Path) -> None:
+    features = made_up_features(load(trained).num_features)
+    _, held_out = split_rows(IMAGES, 0.1, seed=0)
+    features[held_out] = np.nan
+    head = training(trained, tmp_path, features=features)
+    for batch in head.batches(range(head.last_step)):
+        assert all(torch.isfinite(view).all() for view in batch.views)
+
+
+def test_a_stopped_training_ends_with_the_same_weights(trained: Path, tmp_path: Path) -> None:
+    whole = training(trained, tmp_path / "whole")
+    assert whole.fit(QUIET)
+    with pytest.raises(Interrupted):
+        training(trained, tmp_path / "parts", Stopping).fit(QUIET)
+    assert not (tmp_path / "parts" / "encoder.safetensors").exists()
+    resumed = training(trained, tmp_path / "parts")
+    resumed.fit(QUIET)
+    first, second = (
+        (tmp_path / name / "encoder.safetensors").read_bytes() for name in ("whole", "parts")
+    )
+    assert first == second
+    healths = [
+        [record["health"] for record in RunFolder(tmp_path / name).metrics()]
+        for name in ("whole", "parts")
+    ]
+    assert healths[0] == healths[1]
+    assert {"share_decided", "share_agreeing", "shared_nats"} <= healths[0][-1].keys()
+    assert not training(trained, tmp_path / "whole").fit(QUIET)
+
+
+def test_changed_images_are_refused(trained: Path, tmp_path: Path) -> None:
+    with pytest.raises(Interrupted):
+        training(trained, tmp_path, Stopping).fit(QUIET)
+    with pytest.raises(InputError, match="the images are not those"):
+        training(trained, tmp_path, images="others").fit(QUIET)
+
+
+def test_the_saved_backbone_is_the_frozen_one(trained: Path, tmp_path: Path) -> None:
+    training(trained, tmp_path).fit(QUIET)
+    before, after = load(trained).backbone.state_dict(), load(tmp_path).backbone.state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+
+def test_few_steps_are_completed_and_many_passes_share_an_epoch(trained: Path) -> None:
+    # 180 images in batches of 32 give five steps per pass.
+    assert config(trained, steps=24).training.epochs == 5
+    long = config(trained, steps=400)
+    assert long.frozen is not None
+    assert (long.training.epochs, long.frozen.passes) == (20, 4)
+    assert config(trained, "training.epochs=3").training.epochs == 3

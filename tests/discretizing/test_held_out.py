@@ -1,0 +1,56 @@
+"""Measures of codes on held-out images."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from imsvd.discretizing.held_out import measure_codes, one_hot_codes, shared_nats
+
+UNITS = (4, 4)
+
+
+def counts(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    hard = torch.cat([nn.functional.one_hot(part, 4) for part in (first, second)], 1).double()
+    return hard.T @ hard
+
+
+def test_equal_variables_share_everything_and_independent_ones_nothing() -> None:
+    generator = torch.Generator().manual_seed(0)
+    first, second = torch.randint(0, 4, (2, 4000), generator=generator)
+    assert shared_nats(counts(first, first), UNITS, 4000) == pytest.approx(math.log(4), abs=0.01)
+    assert shared_nats(counts(first, second), UNITS, 4000) == pytest.approx(0, abs=0.001)
+
+
+def test_chance_is_subtracted_from_few_images() -> None:
+    generator = torch.Generator().manual_seed(0)
+    values = [
+        shared_nats(counts(*torch.randint(0, 4, (2, 100), generator=generator)), UNITS, 100)
+        for _ in range(200)
+    ]
+    assert abs(float(np.mean(values))) < 0.01  # 0.045 without the correction
+
+
+def test_a_single_variable_shares_nothing() -> None:
+    assert shared_nats(torch.eye(4), (4,), 4) == 0
+
+
+def test_codes_of_made_up_features() -> None:
+    # The head passes features on as logits: decided in the plain image, equal in half of the views.
+    features = np.zeros((6, 3, 8), np.float16)
+    features[:, :, 0] = features[:, 0, 4] = features[:, 1, 5] = 9
+    features[:, 2, 6] = 1
+    head = nn.Linear(8, 8, bias=False)
+    nn.init.eye_(head.weight)
+    found = measure_codes(head, features, np.arange(4), UNITS)
+    assert found["share_decided"] == 0.5
+    assert found["share_agreeing"] == 0.5
+    assert found["shared_nats"] == pytest.approx(0)
+    assert head.training
+
+
+def test_one_hot_codes_name_the_most_probable_unit() -> None:
+    q = torch.tensor([[0.1, 0.6, 0.3, 0.5, 0.4]])
+    assert one_hot_codes(q, (3, 2)).tolist() == [[0, 1, 0, 1, 0]]

@@ -1,0 +1,205 @@
+"""`imsvd discretize` as a person uses it: every command works on its result; bad input is a sentence."""
+
+import json
+import math
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+
+import imsvd
+from imsvd.discretizing.run import count_variables
+from imsvd.errors import InputError
+from imsvd.networks import BackboneSettings, build_backbone
+from imsvd.runs import RunFolder
+from tests.pretraining.test_pretrain import write_images
+from tests.pretraining.tiny import CommandLine
+
+QUIET = Console(quiet=True)
+ROOT = Path(__file__).parents[2]
+LITE = Path(os.environ.get("IMSVD_SHARED", ROOT.parent / "shared")) / (
+    "data/tf_efficientnet_lite0.safetensors"
+)
+SMALL = ("method.projector=[16, 16]", "compute.workers=0", "compute.accelerator=cpu")
+
+
+def arguments(encoder: str | Path, data: str | Path, out: Path, *more: str) -> list[str]:
+    sets = [part for setting in SMALL for part in ("--set", setting)]
+    size = ("--bits", "8", "--steps", "6", "--views", "2")
+    return ["discretize", str(encoder), str(data), "--out", str(out), *size, *sets, *more]
+
+
+@pytest.fixture(scope="module")
+def made(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("made") / "run"
+    imsvd.discretize(
+        trained, "shapes:96", out, bits=8, views=2, steps=6, settings=SMALL, console=QUIET
+    )
+    return out
+
+
+def test_the_command_prints_what_held_out_images_show(
+    trained: Path, tmp_path: Path, command: CommandLine
+) -> None:
+    out = tmp_path / "run"
+    assert command(arguments(trained, "shapes:96", out)) == 0, command.err
+    said = " ".join(command.out.split())
+    assert "Code: 4 variables of 4 units; on held-out images" in said
+    for name in ("config.yaml", "metrics.jsonl", "training.png", "encoder.json"):
+        assert (out / name).exists()
+    shutil.rmtree(out / "features")
+    assert command(arguments(trained, "shapes:96", out)) == 0, command.err
+    assert "already has its code" in command.out
+    assert not (out / "features").exists()
+
+
+def test_the_encoder_has_a_code(made: Path, trained: Path) -> None:
+    encoder = imsvd.load(made)
+    images = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)
+    with torch.no_grad():
+        assert encoder.codes(images).shape == (3, 4)
+        assert torch.equal(encoder.features(images), imsvd.load(trained).features(images))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["info", "RUN"],
+        ["evaluate", "knn", "RUN", "shapes:96"],
+        ["evaluate", "linear-probe", "RUN", "shapes:96"],
+        ["results", "RUN"],
+        ["codes", "RUN", "shapes:96", "--out", "FOLDER/codes.parquet"],
+        ["export", "RUN", "--format", "safetensors", "--out", "FOLDER/a.safetensors"],
+        ["explain", "RUN", "shapes:96", "--only", "joint,discreteness,galleries"],
+    ],
+    ids=lambda words: "-".join(words[:2]).lower(),
+)
+def test_commands_for_runs_work_on_the_result(
+    made: Path, tmp_path: Path, command: CommandLine, words: list[str]
+) -> None:
+    if words[0] == "codes":
+        pytest.importorskip("pyarrow")
+    if words[0] == "results":
+        assert command(["evaluate", "knn", str(made), "shapes:96"]) == 0
+    named = [word.replace("RUN", str(made)).replace("FOLDER", str(tmp_path)) for word in words]
+    assert command(named) == 0, command.err
+
+
+def test_the_explorer_opens_the_result(made: Path, command: CommandLine) -> None:
+    pytest.importorskip("fastapi")
+    from imsvd.explorer.explained_run import open_run  # noqa: PLC0415
+
+    assert command(["explain", str(made), "shapes:96"]) == 0, command.err
+    assert open_run(made).description.units == (4, 4, 4, 4)
+
+
+def test_a_shared_cache_serves_several_heads(
+    trained: Path, tmp_path: Path, command: CommandLine
+) -> None:
+    cache = ("--cache", str(tmp_path / "cache"))
+    assert command(arguments(trained, "shapes:96", tmp_path / "a", *cache)) == 0, command.err
+    more = (*cache, "--set", "method.off_diagonal_weight=1")
+    assert command(arguments(trained, "shapes:96", tmp_path / "b", *more)) == 0, command.err
+    assert "reusing" in command.out
+    assert len(list((tmp_path / "cache").glob("*.npy"))) == 1
+    weights = [imsvd.load(tmp_path / name).projector.state_dict() for name in "ab"]
+    assert not torch.equal(weights[0]["0.weight"], weights[1]["0.weight"])
+
+
+@pytest.mark.parametrize("spec", ["timm:resnet10t:random", "torchvision:resnet18:random"])
+def test_backbones_of_other_libraries_are_rebuilt_from_the_result_alone(
+    spec: str, tmp_path: Path
+) -> None:
+    images = write_images(tmp_path / "images", 24, side=40)
+    out = tmp_path / "run"
+    encoder = imsvd.discretize(
+        spec, images, out, bits=8, views=2, steps=2, size=32, settings=SMALL, console=QUIET
+    )
+    assert json.loads((out / "encoder.json").read_text())["size"] == 32
+    assert encoder.description.backbone.library == spec.partition(":")[0]
+    sample = torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        original = imsvd.open_encoder(spec).features(sample)
+        torch.testing.assert_close(imsvd.load(out).features(sample), original)
+
+
+def test_torchvision_backbones_have_neither_stem_nor_options() -> None:
+    settings = BackboneSettings(library="torchvision", name="resnet18", stem="stride_1")
+    with pytest.raises(InputError, match="are for timm's networks"):
+        build_backbone(settings)
+    with pytest.raises(InputError, match="not a torchvision model"):
+        build_backbone(BackboneSettings(library="torchvision", name="resnet5O"))
+
+
+@pytest.mark.parametrize(
+    ("bits", "units", "phrase"),
+    [
+        (63, 4, "--bits 63 is not a multiple of 2, .*; choose 62 or 64"),
+        (0, 4, "choose 2"),
+        (64, 3, "--units 3 is not a power of two"),
+        (64, 1, "--units 1 is not a power of two"),
+        (64, 8, "choose 63 or 66"),
+    ],
+)
+def test_bits_that_no_variables_have_are_refused(bits: int, units: int, phrase: str) -> None:
+    with pytest.raises(InputError, match=phrase):
+        count_variables(bits, units)
+
+
+def test_bad_input_is_one_sentence(trained: Path, tmp_path: Path, command: CommandLine) -> None:
+    out = tmp_path / "run"
+    few = write_images(tmp_path / "few", 15)
+    command.refuses(arguments(trained, few, out), "15 images cannot fill the 16 pairs of units")
+    command.refuses(arguments(trained, "shapes:96", out, "--steps", "0"), "--steps 0")
+    command.refuses(arguments(trained, "shapes:96", out, "--views", "1"), "frozen.views=1")
+    command.refuses(arguments(trained, "shapes:96", out, "--size", "4"), "--size 4")
+    command.refuses(arguments(tmp_path / "no", "shapes:96", out), "is not a run folder")
+    command.refuses(arguments(f"untrained:{trained}", "shapes:96", out), "has not learned")
+    command.refuses(arguments(trained, tmp_path / "none", out), "none")
+    wrong = tmp_path / "wrong.safetensors"
+    wrong.write_bytes(b"nothing")
+    command.refuses(arguments(f"timm:resnet18:{wrong}", "shapes:96", out), "not a file of weights")
+    assert not out.exists()
+
+
+def test_a_run_is_not_continued_with_another_encoder_or_head(
+    made: Path, trained: Path, command: CommandLine
+) -> None:
+    command.refuses(arguments("timm:resnet10t:random", "shapes:96", made), "holds a run with")
+    command.refuses(arguments(trained, "shapes:96", made, "--views", "3"), "frozen.views=2, not 3")
+    command.refuses(["pretrain", "shapes:96", "--out", str(made)], "holds a run with")
+
+
+def test_the_encoder_before_training_is_named_instead(
+    made: Path, trained: Path, command: CommandLine
+) -> None:
+    words = ["evaluate", "knn", f"untrained:{made}", "shapes:96"]
+    command.refuses(words, "whose backbone was trained elsewhere", str(trained))
+
+
+def test_settings_of_heads_are_not_for_pretraining(tmp_path: Path, command: CommandLine) -> None:
+    words = ["pretrain", "shapes:96", "--out", str(tmp_path / "run"), "--set", "frozen.views=3"]
+    command.refuses(words, "frozen.views is a setting of `imsvd discretize`")
+
+
+@pytest.mark.skipif(not LITE.exists(), reason=f"needs {LITE} (or IMSVD_SHARED)")
+def test_a_head_learns_on_imagenet_weights(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    imsvd.discretize(
+        f"timm:tf_efficientnet_lite0:{LITE}",
+        "shapes:160",
+        out,
+        bits=8,
+        views=2,
+        steps=60,
+        size=32,
+        settings=["method.projector=[64, 16]", *SMALL[1:]],
+        console=QUIET,
+    )
+    first, *_, last = RunFolder(out).metrics()
+    assert last["loss"] < first["loss"]
+    assert last["health"]["share_above_0.9"] > first["health"]["share_above_0.9"]
+    assert math.isfinite(last["health"]["shared_nats"])
