@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from imsvd.processors import share_processors
+
 if TYPE_CHECKING:
     from imsvd.codes import write_codes
     from imsvd.compare import compare_methods
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from imsvd.explanations import explain
     from imsvd.losses.imsvd import IMSVDLoss
     from imsvd.pretraining.pretrain import pretrain
+
+share_processors()  # before any module loads PyTorch
 
 __version__ = version("imsvd")
 

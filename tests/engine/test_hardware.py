@@ -28,6 +28,7 @@ def test_workers_leave_the_cores_to_those_who_need_them(
     device: str, cores: int, ranks: int, cheap: bool, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores), raising=False)
+    monkeypatch.setattr("imsvd.processors.cgroup_quota", lambda: None)
     fabric: Any = SimpleNamespace(device=torch.device(device), world_size=ranks)
     assert worker_count(ComputeSettings(), fabric, cheap=cheap) == expected
 
@@ -36,6 +37,7 @@ def test_a_rank_that_slurm_binds_to_its_cores_may_use_them_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(8), raising=False)
+    monkeypatch.setattr("imsvd.processors.cgroup_quota", lambda: None)
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", "8")
     fabric: Any = SimpleNamespace(device=torch.device("cuda"), world_size=8)
     assert (

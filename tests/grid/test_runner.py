@@ -234,6 +234,7 @@ def test_failures_are_explained(tmp_path: Path) -> None:
 def test_cores_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)), raising=False)
+    monkeypatch.setattr("imsvd.processors.cgroup_quota", lambda: None)
     assert [threads_per_run(parallel) for parallel in (1, 3, 8, 9)] == [8, 2, 1, 1]
     monkeypatch.setenv("OMP_NUM_THREADS", "4")
     assert [threads_per_run(parallel) for parallel in (1, 4)] == [4, 2]

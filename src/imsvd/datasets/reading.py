@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import signal
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +20,7 @@ from imsvd.datasets.decoding import UnreadableImage
 from imsvd.datasets.sources import EncodedSource, ImageSource, PathSource
 from imsvd.datasets.streams import StreamSource
 from imsvd.errors import InputError
+from imsvd.processors import stand_back, usable_processors
 
 _MAX_SIDE = 96
 _MAX_BYTES = 2 * 1024**3
@@ -232,7 +232,7 @@ def load_into_memory(
     total = len(source)
     images = torch.empty(total, 3, size, size, dtype=torch.uint8)
     chunks = [range(start, min(start + _CHUNK, total)) for start in range(0, total, _CHUNK)]
-    executor = ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1))
+    executor = ThreadPoolExecutor(max_workers=min(8, usable_processors()))
     try:
         for chunk, (chunk_images, bad) in zip(
             chunks, executor.map(lambda chunk: _read_chunk(source, chunk), chunks), strict=True
@@ -281,7 +281,7 @@ def load_batches(
         batch_size=None,
         num_workers=workers,
         collate_fn=_unchanged,
-        worker_init_fn=_ignore_signals,
+        worker_init_fn=_begin_worker,
         pin_memory=pin_memory,
         # Otherwise a loader draws from the global generator, once more after every resumption.
         generator=torch.Generator(),
@@ -313,8 +313,12 @@ def _unchanged(batch: Batch) -> Batch:
     return batch
 
 
-def _ignore_signals(worker: int) -> None:
-    """Keep Ctrl-C, which reaches the whole process group, from ending a worker before the save."""
+def _begin_worker(worker: int) -> None:
+    """Stand back behind training, and leave signals to it.
+
+    Ctrl-C reaches the whole process group and would otherwise end a worker before the save.
+    """
     del worker
+    stand_back()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -17,6 +17,7 @@ from imsvd.config import ComputeSettings
 from imsvd.errors import InputError
 from imsvd.networks import synchronize_norms
 from imsvd.networks.winograd import use_winograd
+from imsvd.processors import usable_processors
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -100,9 +101,7 @@ def worker_count(compute: ComputeSettings, fabric: Fabric, *, cheap: bool = Fals
     """
     if compute.workers != "auto":
         return compute.workers
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    cores = usable_processors()
     per_rank = cores // max(1, fabric.world_size // compute.nodes)
     if os.environ.get("SLURM_STEP_NUM_TASKS") == str(fabric.world_size):
         # SLURM binds each rank to cores of its own: all cores seen here belong to this rank.

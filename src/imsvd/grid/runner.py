@@ -33,6 +33,7 @@ from imsvd.grid.jobs import (
     run_folder,
     unique,
 )
+from imsvd.processors import usable_processors
 from imsvd.runs import RunFolder
 
 POLL_SECONDS = 0.2
@@ -212,9 +213,7 @@ def start_child(job: Job, folder: Path, parallel: int, lock: int) -> Child:
 
 def threads_per_run(parallel: int) -> int:
     """Return the threads for each of `parallel` runs, at most OMP_NUM_THREADS."""
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    cores = usable_processors()
     wanted = os.environ.get("OMP_NUM_THREADS", "")
     return max(1, min(cores // parallel, int(wanted) if wanted.isdigit() else cores))
 
