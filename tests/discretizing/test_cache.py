@@ -232,3 +232,25 @@ def test_an_encoder_that_cannot_take_the_size_is_one_sentence(
     asked.encoder.backbone.forward = refuse
     with pytest.raises(InputError, match="cannot take images of 32 pixels"):
         features(asked, tmp_path)
+
+
+def test_what_was_read_is_released_and_can_be_read_again(trained: Path, whole: Path) -> None:
+    found = features(request(trained), whole)
+    before = np.array(found)
+    cache.release(found)
+    cache.release(before)
+    assert np.array_equal(found, before)
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
+def test_released_pages_leave_the_process(tmp_path: Path) -> None:
+    def resident() -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("RssFile:"))
+
+    np.save(tmp_path / "features.npy", np.ones((64, 5, 50_000), np.float16))
+    found: Half = np.load(tmp_path / "features.npy", mmap_mode="r")
+    assert float(found.max()) == 1
+    full_of_pages = resident()
+    cache.release(found)
+    assert full_of_pages - resident() > 25_000  # of 31,250 KiB

@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import mmap
 import os
 import signal
 import time
@@ -360,3 +361,10 @@ def _encode(request: FeatureRequest, levels: Tensor) -> Tensor:
             f"({(str(error) or 'it fails').splitlines()[0].rstrip('.')}); choose another --size."
         ) from error
     return features.float()
+
+
+def release(features: Half) -> None:
+    """Give back the memory of what was read from the map; the system still has it at hand."""
+    mapped = getattr(features, "_mmap", None)  # an array in memory has none
+    if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from imsvd.checkpoints import seed_random_state
 from imsvd.config import Config
-from imsvd.discretizing.cache import Half
+from imsvd.discretizing.cache import Half, release
 from imsvd.discretizing.held_out import measure_codes
 from imsvd.distributed import on_first_rank, together
 from imsvd.encoder import Encoder, save_encoder, saved_epoch
@@ -154,6 +154,7 @@ class HeadTraining(Training[FeaturePair]):
             rows = self.rows[positions]
             chosen = choose_views(self.config.seed, epoch, rows, self.frozen.views)
             views = [self._read(rows, column) for column in chosen.T]
+            release(self.features)
             yield FeaturePair(views, torch.from_numpy(positions).to(self.fabric.device))
 
     def _read(self, rows: Rows, views: NDArray[np.int64]) -> Tensor:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from imsvd.discretizing.cache import Half
+from imsvd.discretizing.cache import Half, release
 from imsvd.information import (
     codes,
     max_probabilities,
@@ -42,6 +42,7 @@ def measure_codes(
         first, second, plain = (
             soft_discretize(head(_on(head, features[chunk, view])), units) for view in (0, 1, -1)
         )
+        release(features)
         decided += int((max_probabilities(plain, units) > 0.9).sum())
         agreeing += int((codes(first, units) == codes(second, units)).sum())
         hard = one_hot_codes(plain, units)
