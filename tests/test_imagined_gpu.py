@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.imagined_gpu.faults import FAULTS, Fault, is_found
+
 FOLDER = Path(__file__).parent / "imagined_gpu"
 """Its tests are not named test_*.py, so that no other process collects them."""
 
@@ -24,3 +28,9 @@ def test_training_and_commands_on_an_imagined_gpu() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_of_the_gpu_path_is_found(fault: Fault) -> None:
+    assert is_found(fault)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -22,24 +23,22 @@ from tests.pretraining import tiny
 
 IMAGES = 5 * SMALLEST_BATCH
 BEYOND_WARM_UP = 2
-ALLOWED = {  # functions that may wait for the device in a step; any other fails the test
+ALLOWED = {  # how often a function may wait for the device in a step; any other wait fails the test
     # Whether an epoch's clusters are in use, and the seed of a draw, are buffers.
-    "NPID.view_losses",
-    "LA.view_losses",
-    "PCL.contrasts",
-    "Clustering.prototypes",
-    "SwAV._earlier",
-    "EmbeddingQueue.is_full",
-    "WMSELoss.sub_batches",
-    "WMSELoss.forward",
-    # The first step fixes a constant.
-    "NPIDLoss._noise_contrast",
+    "NPID.view_losses": 1,
+    "LA.view_losses": 1,
+    "PCL.contrasts": 2,
+    "Clustering.prototypes": 3,
+    "SwAV._earlier": 1,
+    "EmbeddingQueue.is_full": 1,
+    "WMSELoss.sub_batches": 1,
+    "WMSELoss.forward": 1,
+    # The first step fixes a constant; each of two views looks for it.
+    "NPIDLoss._noise_contrast": 2,
     # A covariance without a Cholesky factor ends the training with a sentence.
-    "whiten",
-    "log_determinant",
+    "whiten": 2,
+    "log_determinant": 4,
 }
-MOST = 8
-"""Waits of a step; a step of any method that needs more has become slow."""
 
 VIEW = ViewSettings(size=32, blur_probability=0.5, solarize_probability=0.5, gray_probability=0.5)
 VIEWS = ViewsSettings(views=(VIEW, VIEW))
@@ -71,8 +70,7 @@ def test_a_step_stays_on_the_device_and_does_not_wait(
         training.train_step(next(batches))
         with watching() as waits:
             training.train_step(next(batches))
-        assert set(waits) <= ALLOWED, dict(waits)
-        assert waits.total() <= MOST, dict(waits)
+        assert waits <= Counter(ALLOWED), dict(waits)
     for key, parameter in training.method.named_parameters():
         if parameter.requires_grad:
             assert parameter.grad is not None, f"{key} has no gradient: DDP would stop"
