@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -10,22 +9,17 @@ import numpy as np
 import torch
 from lightning_fabric import Fabric
 from numpy.typing import NDArray
-from rich.console import Console
 from torch import Tensor, nn
 
 from imsvd.checkpoints import seed_random_state
 from imsvd.config import Config
 from imsvd.discretizing.cache import Half, release
 from imsvd.discretizing.held_out import measure_codes
-from imsvd.distributed import on_first_rank, together
-from imsvd.encoder import Encoder, save_encoder, saved_epoch
+from imsvd.encoder import Encoder, save_encoder
 from imsvd.engine.batches import EpochOrder
 from imsvd.engine.hardware import share_norms
-from imsvd.engine.loop import Training, TrainingPlan
-from imsvd.methods import MethodOutput, build_method
-from imsvd.pretraining.display import TrainingDisplay
-from imsvd.pretraining.metrics import EpochMetrics, MetricsLog, peak_memory
-from imsvd.pretraining.optimizers import build_optimizer, learning_rate, set_learning_rate
+from imsvd.methods import build_method
+from imsvd.pretraining.run import MethodTraining
 from imsvd.runs import RunFolder
 from imsvd.views import keyed_uniforms
 
@@ -73,8 +67,8 @@ def choose_views(seed: int, epoch: int, rows: Rows, views: int) -> NDArray[np.in
     return np.stack([first, (first + step) % views], axis=1)
 
 
-class HeadTraining(Training[FeaturePair]):
-    """A head in training on cached features, and the run folder it fills.
+class HeadTraining(MethodTraining[FeaturePair]):
+    """A head in training on cached features.
 
     Args:
         config: of the run; `config.frozen` is set.
@@ -95,8 +89,7 @@ class HeadTraining(Training[FeaturePair]):
         features: Half,
     ) -> None:
         assert config.frozen is not None
-        self.config, self.frozen, self.run = config, config.frozen, run
-        self.encoder, self.features = encoder, features
+        self.frozen, self.encoder, self.features = config.frozen, encoder, features
         self.rows, self.held_out = split_rows(len(features), self.frozen.held_out, config.seed)
         self.order = EpochOrder(
             len(self.rows),
@@ -107,45 +100,14 @@ class HeadTraining(Training[FeaturePair]):
         )
         seed_random_state(config.seed)
         backbone = CachedBackbone(encoder.num_features)
-        self.method = share_norms(build_method(config.method, backbone, len(self.rows)), fabric)
-        super().__init__(
-            fabric,
-            self.method,
-            build_optimizer(self.method, config),
-            TrainingPlan(
-                place=run.path,
-                checkpoints=run.checkpoints,
-                images=images,
-                epochs=config.training.epochs,
-                steps_per_epoch=self.order.steps_per_epoch * self.frozen.passes,
-                seed=config.seed,
-                checkpoint_minutes=config.compute.checkpoint_minutes,
-            ),
-        )
-        self.seconds = 0.0
-        self.metrics = EpochMetrics()
+        method = share_norms(build_method(config.method, backbone, len(self.rows)), fabric)
+        steps = self.order.steps_per_epoch * self.frozen.passes
+        super().__init__(config, run, fabric, method, images, steps)
 
-    def prepare(self, console: Console) -> None:
-        """Open the log."""
-        del console
-        self._log = together(self._open_log)
-
-    def _open_log(self) -> MetricsLog | None:
-        if not self.fabric.is_global_zero:
-            return None
-        return MetricsLog(self.run, self.config, self.epoch)
-
-    def display(self, console: Console) -> TrainingDisplay:
-        """Return the table of epochs with a bar below it."""
-        training = self.config.training
-        self._display = TrainingDisplay(
-            console,
-            training.epochs,
-            training.batch_size,
-            {**self.config.method.labels, **LABELS},
-            knn=False,
-        )
-        return self._display
+    @property
+    def labels(self) -> dict[str, str]:
+        """Column titles of the table of epochs."""
+        return {**self.config.method.labels, **LABELS}
 
     def batches(self, steps: range) -> Iterator[FeaturePair]:
         """Yield this rank's features of two views per image."""
@@ -164,58 +126,13 @@ class HeadTraining(Training[FeaturePair]):
         read[order] = self.features[rows[order], views[order]]
         return torch.from_numpy(read).to(self.fabric.device)
 
-    def set_learning_rates(self) -> None:
-        """Follow warm-up and cosine."""
-        lr = learning_rate(self.config, self.step, self.steps_per_epoch)
-        set_learning_rate(self.optimizer, lr, self.config.peak_lr)
-
-    def loss(self, batch: FeaturePair) -> Tensor:
-        """Return the loss of both views."""
-        output: MethodOutput = self.model(batch.views, batch.samples)
-        self._output = output
-        return output.loss
-
-    def after_step(self) -> None:
-        """Update the means of the epoch."""
-        with torch.no_grad():
-            self.metrics.update(self._output, self.method.statistics(self._output.embedding))
-
-    def begin_epoch(self) -> None:
-        """Start the clock."""
-        self._began = time.monotonic()
-        self._began_at_step = self.step
-        done = self.step % self.steps_per_epoch
-        self._display.begin_epoch(self.epoch + 1, done, self.steps_per_epoch)
-
-    def end_epoch(self) -> None:
-        """Log the means of the epoch and what held-out images show."""
-        seconds = time.monotonic() - self._began
-        self.seconds += seconds
-        images = (self.step - self._began_at_step) * self.config.training.batch_size
-        record: dict[str, Any] = {
-            "epoch": self.epoch,
-            "step": self.step,
-            "lr": self.optimizer.param_groups[0]["lr"],
-            **self.metrics.summarize(self.method, None),
-            "images_per_second": images / seconds,
-            "seconds": seconds,
-            "total_seconds": self.seconds,
-            "peak_memory": peak_memory(),
-            "bounds": self.method.bounds(self.config.training.batch_size),
-        }
+    def check(self, record: dict[str, Any]) -> None:
+        """Measure the codes of held-out images."""
         record["health"].pop("share_above_0.99", None)  # leaves room for what follows
-        self.metrics = EpochMetrics()
-        on_first_rank(lambda: self._measure_and_log(record))
-        self._began = time.monotonic()  # measuring is not training time
-
-    def _measure_and_log(self, record: dict[str, Any]) -> None:
         if len(self.held_out):
             units = self.config.method.code_head.units
             head = self.method.get_submodule("projector")
             record["health"] |= measure_codes(head, self.features, self.held_out, units)
-        if self._log is not None:
-            self._log.write(record)
-        self._display.end_epoch(record, record["bounds"])
 
     def write_outputs(self) -> None:
         """Write the encoder, backbone included, when the head is complete."""
@@ -224,29 +141,3 @@ class HeadTraining(Training[FeaturePair]):
         backbone = self.encoder.backbone.state_dict()
         state = {f"backbone.{name}": value for name, value in backbone.items()}
         save_encoder(self.run, self.config, state | dict(self.method.state_dict()), self.epoch)
-
-    def extra_state(self) -> dict[str, Any]:
-        """Return the time spent and the means of an unfinished epoch."""
-        return {
-            "seconds": self.seconds + time.monotonic() - self._began,
-            "metrics": self.metrics.state_dict(),
-        }
-
-    def load_extra_state(self, state: dict[str, Any]) -> None:
-        """Continue the time and the means."""
-        self.seconds = state["seconds"]
-        self.metrics.load_state_dict(state["metrics"])
-
-    def is_finished_without_checkpoint(self) -> bool:
-        """Whether the encoder is that of the last epoch."""
-        return saved_epoch(self.run) == self.config.training.epochs
-
-    @property
-    def divergence_remedy(self) -> str:
-        """What to change when the loss is no longer finite."""
-        return "lower optimizer.lr with --set, in a new --out"
-
-    def close(self) -> None:
-        """Close the log."""
-        if self._log is not None:
-            self._log.close()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, TypeVar
 
 import torch
 from lightning_fabric import Fabric
@@ -19,7 +19,7 @@ from imsvd.encoder import save_encoder, saved_epoch
 from imsvd.engine.batches import EpochOrder, build_batches
 from imsvd.engine.hardware import launch, lay_out, use_processor_well
 from imsvd.engine.loop import Training, TrainingPlan, shared_quarantine
-from imsvd.methods import MethodOutput, build_method
+from imsvd.methods import Method, MethodOutput, build_method
 from imsvd.networks import build_backbone
 from imsvd.pretraining.display import TrainingDisplay
 from imsvd.pretraining.fitness import check_precision, check_view_sizes, out_of_memory_message
@@ -50,59 +50,66 @@ def train(config: Config, run: RunFolder, console: Console) -> None:
         console.print(f"{run.path} is already trained: {counted(config.training.epochs, 'epoch')}.")
 
 
-class Pretraining(Training[Batch]):
-    """A method in training on unlabeled images, and the run folder it fills."""
+class Views(Protocol):
+    """What a method needs of a batch."""
 
-    def __init__(self, config: Config, run: RunFolder, fabric: Fabric, source: ImageSource) -> None:
-        self.config, self.run, self.source = config, run, source
-        self.order = EpochOrder(
-            len(source),
-            config.training.batch_size,
-            config.seed,
-            fabric.global_rank,
-            fabric.world_size,
-        )
-        seed_random_state(config.seed)
-        method = build_method(config.method, build_backbone(config.backbone), len(source))
-        check_view_sizes(method, config)
-        check_precision(method, config, fabric.device)
-        self.method = lay_out(method, fabric)
-        if fabric.device.type == "cpu":
-            use_processor_well(self.method)
+    @property
+    def views(self) -> list[Tensor]:
+        """One tensor per view."""
+
+    @property
+    def samples(self) -> Tensor:
+        """Positions of the images in the data, (batch,)."""
+
+
+V = TypeVar("V", bound=Views)
+
+
+class MethodTraining(Training[V]):
+    """A method in training, and what it leaves in the run folder: logs, time, and its encoder.
+
+    Args:
+        config: of the run.
+        run: the folder.
+        fabric: launched.
+        method: laid out for the device.
+        images: fingerprint of the images.
+        steps_per_epoch: after how many steps the run is logged and saved.
+    """
+
+    has_knn = False
+    """Whether the table of epochs has a column for kNN checks."""
+
+    def __init__(
+        self,
+        config: Config,
+        run: RunFolder,
+        fabric: Fabric,
+        method: Method,
+        images: str,
+        steps_per_epoch: int,
+    ) -> None:
+        self.config, self.run, self.method = config, run, method
         super().__init__(
             fabric,
-            self.method,
-            build_optimizer(self.method, config),
+            method,
+            build_optimizer(method, config),
             TrainingPlan(
                 place=run.path,
                 checkpoints=run.checkpoints,
-                images=source.fingerprint(),
+                images=images,
                 epochs=config.training.epochs,
-                steps_per_epoch=self.order.steps_per_epoch,
+                steps_per_epoch=steps_per_epoch,
                 seed=config.seed,
                 checkpoint_minutes=config.compute.checkpoint_minutes,
             ),
         )
-        # Ranks must draw different dropout, and a checkpoint holds the random state of one of them.
-        self.seed_every_step = fabric.world_size > 1
         self.seconds = 0.0
         self.metrics = EpochMetrics()
-        self.knn = OnlineKNN.where_possible(config, source, fabric.device)
 
     def prepare(self, console: Console) -> None:
-        """Open the images and the logs."""
-        config = self.config
-        self.quarantine = shared_quarantine(self.source, config.data.bad_image_limit, self.run.path)
-        self._batches = build_batches(
-            self.source,
-            self.quarantine,
-            self.order,
-            config.views,
-            config.seed,
-            config.compute,
-            self.fabric,
-            console,
-        )
+        """Open the logs."""
+        del console
         self._log = together(self._open_log)
 
     def _open_log(self) -> MetricsLog | None:
@@ -110,28 +117,25 @@ class Pretraining(Training[Batch]):
             return None
         return MetricsLog(self.run, self.config, self.epoch)
 
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Column titles of the table of epochs."""
+        return self.config.method.labels
+
     def display(self, console: Console) -> TrainingDisplay:
         """Return the table of epochs with a bar below it."""
         training = self.config.training
         self._display = TrainingDisplay(
-            console, training.epochs, training.batch_size, self.config.method.labels
+            console, training.epochs, training.batch_size, self.labels, knn=self.has_knn
         )
         return self._display
-
-    def batches(self, steps: range) -> Iterable[Batch]:
-        """Return this rank's views of `steps`."""
-        return self._batches.steps(steps.start, steps.stop)
-
-    def bad_images(self, batch: Batch) -> list[BadImage]:
-        """Return the unreadable images that were replaced in `batch`."""
-        return batch.bad
 
     def set_learning_rates(self) -> None:
         """Follow warm-up and cosine; some modules keep the peak."""
         lr = learning_rate(self.config, self.step, self.steps_per_epoch)
         set_learning_rate(self.optimizer, lr, self.config.peak_lr)
 
-    def loss(self, batch: Batch) -> Tensor:
+    def loss(self, batch: V) -> Tensor:
         """Return the method's loss of all views."""
         output: MethodOutput = self.model(batch.views, batch.samples)
         self._output = output
@@ -153,16 +157,16 @@ class Pretraining(Training[Batch]):
         self._display.begin_epoch(self.epoch + 1, done, self.steps_per_epoch)
 
     def end_epoch(self) -> None:
-        """Log the means of the epoch, and now and then a kNN check."""
+        """Log the means of the epoch and what `check` finds."""
         seconds = time.monotonic() - self._began
-        steps = self.step - self._began_at_step
+        images = (self.step - self._began_at_step) * self.config.training.batch_size
         self.seconds += seconds
         record: dict[str, Any] = {
             "epoch": self.epoch,
             "step": self.step,
             "lr": self.optimizer.param_groups[0]["lr"],
-            **self.metrics.summarize(self.method, self._output.features),
-            "images_per_second": steps * self.config.training.batch_size / seconds,
+            **self.metrics.summarize(self.method, self.ranked_features()),
+            "images_per_second": images / seconds,
             "seconds": seconds,
             "total_seconds": self.seconds,
             "peak_memory": peak_memory(),
@@ -172,17 +176,18 @@ class Pretraining(Training[Batch]):
         on_first_rank(lambda: self._check_and_log(record))
         self._began = time.monotonic()  # the check is not training time
 
+    def ranked_features(self) -> Tensor | None:
+        """Return the features whose effective rank is logged, if any."""
+        return None
+
+    def check(self, record: dict[str, Any]) -> None:
+        """Add what is measured at the end of an epoch; only the first rank calls this."""
+
     def _check_and_log(self, record: dict[str, Any]) -> None:
-        if self.knn is not None and self.knn.due(self.epoch):
-            record["knn"] = self.knn(self.method.backbone)
+        self.check(record)
         if self._log is not None:
             self._log.write(record)
         self._display.end_epoch(record, record["bounds"])
-
-    def write_outputs(self) -> None:
-        """Write the encoder of every whole epoch."""
-        if self.step % self.steps_per_epoch == 0:
-            save_encoder(self.run, self.config, dict(self.method.state_dict()), self.epoch)
 
     def extra_state(self) -> dict[str, Any]:
         """Return the time spent and the means of an unfinished epoch."""
@@ -205,11 +210,77 @@ class Pretraining(Training[Batch]):
         """What to change when the loss is no longer finite."""
         return "lower optimizer.lr or lengthen optimizer.warmup_epochs, in a new --out"
 
-    def out_of_memory_message(self) -> str:
-        """Return one sentence with the batch that fits."""
-        return out_of_memory_message(self.config, len(self.source))
-
     def close(self) -> None:
         """Close the logs."""
         if self._log is not None:
             self._log.close()
+
+
+class Pretraining(MethodTraining[Batch]):
+    """A method in training on the views of unlabeled images."""
+
+    has_knn = True
+
+    def __init__(self, config: Config, run: RunFolder, fabric: Fabric, source: ImageSource) -> None:
+        self.source = source
+        self.order = EpochOrder(
+            len(source),
+            config.training.batch_size,
+            config.seed,
+            fabric.global_rank,
+            fabric.world_size,
+        )
+        seed_random_state(config.seed)
+        method = build_method(config.method, build_backbone(config.backbone), len(source))
+        check_view_sizes(method, config)
+        check_precision(method, config, fabric.device)
+        method = lay_out(method, fabric)
+        if fabric.device.type == "cpu":
+            use_processor_well(method)
+        images, steps = source.fingerprint(), self.order.steps_per_epoch
+        super().__init__(config, run, fabric, method, images, steps)
+        # Ranks must draw different dropout, and a checkpoint holds the random state of one of them.
+        self.seed_every_step = fabric.world_size > 1
+        self.knn = OnlineKNN.where_possible(config, source, fabric.device)
+
+    def prepare(self, console: Console) -> None:
+        """Open the images and the logs."""
+        config = self.config
+        self.quarantine = shared_quarantine(self.source, config.data.bad_image_limit, self.run.path)
+        self._batches = build_batches(
+            self.source,
+            self.quarantine,
+            self.order,
+            config.views,
+            config.seed,
+            config.compute,
+            self.fabric,
+            console,
+        )
+        super().prepare(console)
+
+    def batches(self, steps: range) -> Iterable[Batch]:
+        """Return this rank's views of `steps`."""
+        return self._batches.steps(steps.start, steps.stop)
+
+    def bad_images(self, batch: Batch) -> list[BadImage]:
+        """Return the unreadable images that were replaced in `batch`."""
+        return batch.bad
+
+    def ranked_features(self) -> Tensor:
+        """Return the features of the last batch."""
+        return self._output.features
+
+    def check(self, record: dict[str, Any]) -> None:
+        """Measure kNN accuracy if it is due."""
+        if self.knn is not None and self.knn.due(self.epoch):
+            record["knn"] = self.knn(self.method.backbone)
+
+    def write_outputs(self) -> None:
+        """Write the encoder of every whole epoch."""
+        if self.step % self.steps_per_epoch == 0:
+            save_encoder(self.run, self.config, dict(self.method.state_dict()), self.epoch)
+
+    def out_of_memory_message(self) -> str:
+        """Return one sentence with the batch that fits."""
+        return out_of_memory_message(self.config, len(self.source))
