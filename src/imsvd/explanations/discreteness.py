@@ -28,6 +28,7 @@ from imsvd.explanations.sections import Findings, Part, Section, Tile, percent, 
 from imsvd.explanations.subject import Progress, Subject, evenly_spaced
 from imsvd.figures import CURVE, PALETTE, STYLE, save_figure
 from imsvd.information import dead_units
+from imsvd.population.counting import spanning_tree
 
 OVERUSED = 3.0
 """A unit is overused when its share exceeds the even share by this factor."""
@@ -109,17 +110,8 @@ def pairwise_bits(
 
 
 def spanning_tree_weight(weights: NDArray[np.float64]) -> float:
-    """Return the weight of the maximum spanning tree of (M, M) weights (Prim's algorithm)."""
-    best = weights[0].copy()
-    outside = np.ones(len(weights), dtype=bool)
-    outside[0] = False
-    total = 0.0
-    while outside.any():
-        node = int(np.where(outside, best, -1.0).argmax())
-        total += float(best[node])
-        outside[node] = False
-        best = np.maximum(best, weights[node])
-    return total
+    """Return the weight of the maximum spanning tree of (M, M) weights."""
+    return float(sum(weights[parent, child] for parent, child in spanning_tree(weights)))
 
 
 def discreteness(
