@@ -73,6 +73,14 @@ def explain(
         str, option("SPLIT", "train (all images if there is no test split) or test.")
     ] = "train",
     only: Annotated[str, option("PART,…", "Parts to make.")] = "",
+    judge: Annotated[
+        str | None,
+        option(
+            "ENCODER",
+            "Also measure how alike a unit's images are under this encoder: a run folder, timm:NAME or "
+            "torchvision:NAME. It encodes up to 20,000 images.",
+        ),
+    ] = None,
 ) -> None:
     """Measure and draw what each variable and unit responds to, and write a report.
 
@@ -80,7 +88,9 @@ def explain(
     """
     from imsvd import explanations  # noqa: PLC0415
 
-    summary = explanations.explain(run, data, split=split, only=name_list(only), console=console)
+    summary = explanations.explain(
+        run, data, split=split, only=name_list(only), judge=judge, console=console
+    )
     if (table := explanations.properties_table(summary)) is not None:
         console.print(table)
     print_path("Results", run / "explanations")

@@ -64,14 +64,15 @@ class Encodings(NamedTuple):
 
 def read_encodings(path: Path, key: str) -> Encodings | None:
     """Return the encodings in a file, or None if it is missing, damaged or has another key."""
-    arrays = _read_arrays(path, key)
+    arrays = read_arrays(path, key)
     try:
         return None if arrays is None else Encodings(**arrays)
     except TypeError:
         return None
 
 
-def _read_arrays(path: Path, key: str) -> dict[str, NDArray[Any]] | None:
+def read_arrays(path: Path, key: str) -> dict[str, NDArray[Any]] | None:
+    """Return the arrays in a file, or None if it is missing, damaged or has another key."""
     try:
         with safe_open(path, "numpy") as file:
             if (file.metadata() or {}).get("key") != key:
@@ -81,7 +82,8 @@ def _read_arrays(path: Path, key: str) -> dict[str, NDArray[Any]] | None:
         return None
 
 
-def _write_arrays(path: Path, key: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+def write_arrays(path: Path, key: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays to a file, together with the key of what they belong to."""
     contiguous = {name: np.ascontiguousarray(value) for name, value in arrays.items()}
     write_atomically(path, save(contiguous, metadata={"key": key}))
 
@@ -177,8 +179,8 @@ class EncodingsCollector(Collector):
             "top_scores": best.scores.numpy(),
         }
         folder, key = self.subject.folder, self.subject.key
-        _write_arrays(folder / PICTURES_NAME, key, _pack(self._pictures))
-        _write_arrays(folder / FILE_NAME, key, made)
+        write_arrays(folder / PICTURES_NAME, key, _pack(self._pictures))
+        write_arrays(folder / FILE_NAME, key, made)
         return Encodings(**made)
 
 
@@ -226,7 +228,7 @@ class Pictures:
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
         self._size = subject.encoder.description.size
-        arrays = _read_arrays(subject.folder / PICTURES_NAME, subject.key)
+        arrays = read_arrays(subject.folder / PICTURES_NAME, subject.key)
         self._kept = {} if arrays is None else _unpack(arrays)
 
     @property

@@ -17,9 +17,10 @@ from rich.table import Table
 
 from imsvd.datasets import open_source
 from imsvd.datasets.opening import absolute
-from imsvd.encoder import encoding_device, load
+from imsvd.encoder import encoding_device, load, open_encoder
 from imsvd.errors import InputError, Interrupted
 from imsvd.explanations import report
+from imsvd.explanations.coherence import PART as COHERENCE
 from imsvd.explanations.discreteness import PART as DISCRETENESS
 from imsvd.explanations.embeddings import PART as EMBEDDINGS
 from imsvd.explanations.faithfulness import PART as FAITHFULNESS
@@ -32,10 +33,12 @@ from imsvd.explanations.retrieval import PART as RETRIEVAL
 from imsvd.explanations.subject import (
     PARTIAL_NAME,
     Collector,
+    Judge,
     PartialPass,
     Progress,
     Results,
     Subject,
+    encoder_key,
     explanation_key,
     read_images,
 )
@@ -52,6 +55,7 @@ PARTS = {
     "embeddings": EMBEDDINGS,
     "discreteness": DISCRETENESS,
     "galleries": GALLERIES,
+    "coherence": COHERENCE,
     "grad_cam": GRAD_CAM,
     "faithfulness": FAITHFULNESS,
     "meaning": MEANING,
@@ -66,6 +70,7 @@ def explain(
     *,
     split: str = "train",
     only: Sequence[str] = (),
+    judge: str | Path | None = None,
     console: Console | None = None,
 ) -> dict[str, Any]:
     """Measure and draw what the variables of a run respond to, and return the summary.
@@ -75,6 +80,8 @@ def explain(
         data: images; labels and attributes are used where they exist.
         split: "train" (all images, if there is no test split) or "test".
         only: names of `PARTS`; all of them by default.
+        judge: another encoder, as for `open_encoder`, under whose features the images of a unit are
+            compared too; it encodes up to 20,000 images.
         console: where to show progress.
 
     Raises:
@@ -84,13 +91,16 @@ def explain(
     chosen = _check(split, only)
     with console.status("opening encoder and images"):
         subject = _open(RunFolder(run), data, split)
+        if judge is not None:
+            subject = subject._replace(judge=_open_judge(judge))
     for folder in (subject.folder, subject.folder / "galleries"):
         remove_leftovers(folder)
     summary = _summary(subject, data, split)
     left = [name for name in chosen if not _is_done(subject, summary, name)]
     try:
         with progress_bar(console) as bar:
-            results = read_images(subject, _kinds(chosen, left), _shown(bar, "reading images"))
+            kinds = _kinds(subject, chosen, left)
+            results = read_images(subject, kinds, _shown(bar, "reading images"))
         for number, name in enumerate(chosen, start=1):
             if name in left:
                 place = f"{number} of {len(chosen)}"
@@ -152,6 +162,12 @@ def _open(run: RunFolder, data: str | Path, split: str) -> Subject:
     return Subject(encoder, source, config.views, config.seed, run.path / FOLDER, key)
 
 
+def _open_judge(spec: str | Path) -> Judge:
+    encoder = open_encoder(spec)
+    key = encoder_key(encoder.description, encoder.state_dict())
+    return Judge(str(spec), encoder.to(encoding_device()), key)
+
+
 def _summary(subject: Subject, data: str | Path, split: str) -> dict[str, Any]:
     """Return the summary of an earlier call with the same encoder and images, or a new one."""
     try:
@@ -174,10 +190,12 @@ def _summary(subject: Subject, data: str | Path, split: str) -> dict[str, Any]:
     }
 
 
-def _kinds(chosen: Sequence[str], left: Sequence[str]) -> list[type[Collector]]:
+def _kinds(subject: Subject, chosen: Sequence[str], left: Sequence[str]) -> list[type[Collector]]:
     """Return what to gather from the images; the explorer needs encodings even if no part does."""
     reads = {name: PARTS[name].reads for name in chosen}
     needed = [kind for name, kind in reads.items() if name in left or kind.writes_file]
+    if subject.judge is not None:
+        needed += [kind for name in left if (kind := PARTS[name].judge) is not None]
     return list(dict.fromkeys(needed))
 
 
@@ -194,6 +212,8 @@ def _make_part(
     with progress_bar(console) as bar:
         progress = _shown(bar, f"{name} ({place})")
         summary["parts"][name] = part.make(subject, results[part.reads], progress)
+    if part.judge is not None:
+        summary["judge"] = None if subject.judge is None else subject.judge.key
     _write(subject, summary)
     tiles = part.tiles(summary["parts"][name])
     said = "; ".join(f"{tile.number} {tile.text}" for tile in tiles) or "done"
@@ -206,8 +226,10 @@ def _shown(bar: Any, title: str) -> Progress:
 
 
 def _is_done(subject: Subject, summary: Mapping[str, Any], name: str) -> bool:
-    files = [subject.folder / file for file in PARTS[name].files]
-    return name in summary["parts"] and all(file.exists() for file in files)
+    part, judge = PARTS[name], subject.judge
+    if part.judge is not None and judge is not None and summary.get("judge") != judge.key:
+        return False
+    return name in summary["parts"] and all((subject.folder / file).exists() for file in part.files)
 
 
 def _write(subject: Subject, summary: Mapping[str, Any]) -> None:

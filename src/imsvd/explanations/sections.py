@@ -71,6 +71,8 @@ class Part(NamedTuple):
     """How the part is measured: a title and a paragraph."""
     tiles: Callable[[Mapping[str, Any]], list[Tile]] = _no_tiles
     """Build the headline tiles from the headline numbers."""
+    judge: type[Collector] | None = None
+    """What the part also takes from the pass, and from a file, if another encoder judges units."""
 
 
 def write_json(subject: Subject, name: str, record: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ import time
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,6 +50,16 @@ Progress = Callable[[int, int], None]
 State = Mapping[str, NDArray[Any]]
 
 
+class Judge(NamedTuple):
+    """Another encoder, under whose features the images of a unit are compared."""
+
+    name: str
+    """How the user named it, such as timm:resnet50."""
+    encoder: Encoder
+    key: str
+    """Identifies its architecture and weights."""
+
+
 class Subject(NamedTuple):
     """Everything that the parts of an explanation share."""
 
@@ -61,6 +72,7 @@ class Subject(NamedTuple):
     """Where results are written."""
     key: str
     """Identifies encoder and images; results with another key are out of date."""
+    judge: Judge | None = None
 
     @property
     def units(self) -> tuple[int, ...]:
@@ -100,15 +112,16 @@ def explanation_key(
     description: EncoderDescription, weights: Mapping[str, Tensor], source: ImageSource
 ) -> str:
     """Cache key identifying the encoder and the images an explanation belongs to."""
-    return f"{_encoder_key(description, weights)}-{image_key(source)}"
+    return f"{encoder_key(description, weights)}-{image_key(source)}"
 
 
 def is_of_encoder(key: str, description: EncoderDescription, weights: Mapping[str, Tensor]) -> bool:
     """Return whether `key` belongs to an explanation of this encoder."""
-    return key.partition("-")[0] == _encoder_key(description, weights)
+    return key.partition("-")[0] == encoder_key(description, weights)
 
 
-def _encoder_key(description: EncoderDescription, weights: Mapping[str, Tensor]) -> str:
+def encoder_key(description: EncoderDescription, weights: Mapping[str, Tensor]) -> str:
+    """Hash of an encoder's architecture and weights."""
     digest = hashlib.sha256(description.model_dump_json().encode())
     for name, value in sorted(weights.items()):
         digest.update(name.encode())
@@ -126,6 +139,8 @@ class ReadBatch(NamedTuple):
     """Two augmented views, normalized; empty if no collector uses them."""
     view_q: tuple[Tensor, ...]
     """The probabilities of the views, (batch, width) each."""
+    judge_crops: Mapping[int, Tensor] = {}
+    """(3, size, size) uint8 as the judge sees whole images, by position, of those it is to see."""
 
 
 class Collector(ABC):
@@ -138,6 +153,7 @@ class Collector(ABC):
     sample: int | None = None
     """Number of evenly spaced images needed; None for all."""
     uses_views = False
+    uses_judge = False
     writes_file = False
     """Whether `finish` writes the result to a file, from which `stored` reads it."""
 
@@ -257,6 +273,7 @@ def read_images(
     order = sorted({index for each in collectors for index in each.wanted()})
     done = sum(index < first for index in order)
     views, side = _view_settings(subject, collectors)
+    judged = {index for each in collectors if each.uses_judge for index in each.wanted()}
     while True:
         place = {"next": np.array(first), "readable": np.array(readable)}
         saved.save_when_due(partial(_state, collectors, place))
@@ -265,7 +282,7 @@ def read_images(
         if done == len(order):
             break
         chosen = order[done : done + BATCH]
-        batch = _batch(subject, chosen, views, side)
+        batch = _batch(subject, chosen, views, side, judged)
         if batch is not None:
             for each in collectors:
                 each.take(batch)
@@ -312,24 +329,30 @@ def _restore(
 
 
 def _batch(
-    subject: Subject, chosen: Sequence[int], views: ViewsSettings | None, side: int | None
+    subject: Subject,
+    chosen: Sequence[int],
+    views: ViewsSettings | None,
+    side: int | None,
+    judged: AbstractSet[int],
 ) -> ReadBatch | None:
     """Read images and make what collectors need of them, a few full-size images at a time."""
     indices: list[int] = []
     crops: list[Tensor] = []
     samples: list[Sample] = []
+    judge_crops: dict[int, Tensor] = {}
     images: dict[int, Tensor] = {}
     step = PHOTOGRAPHS if side is None else BATCH
     for start in range(0, len(chosen), step):
         images = _read(subject.source, chosen[start : start + step])
         indices += images
         crops += [center_crop(each, subject.encoder.description.size) for each in images.values()]
+        judge_crops |= _judge_crops(subject, images, judged)
         if images and views is not None and side is None:
             samples += make_samples(DecodedImages(images), views, subject.seed, EPOCH, list(images))
     if not indices:
         return None
     if views is None:
-        return ReadBatch(indices, torch.stack(crops), (), ())
+        return ReadBatch(indices, torch.stack(crops), (), (), judge_crops)
     if side is None:
         stacked = zip(stack_views(samples), views.views, strict=True)
         made = [normalize(levels, view) for levels, view in stacked]
@@ -337,7 +360,16 @@ def _batch(
         made = _small_views(images, views, subject.seed, side)
     pair = tuple(view.to(subject.device) for view in made)
     q = tuple(view_probabilities(subject.encoder, view) for view in pair)
-    return ReadBatch(indices, torch.stack(crops), pair, q)
+    return ReadBatch(indices, torch.stack(crops), pair, q, judge_crops)
+
+
+def _judge_crops(
+    subject: Subject, images: Mapping[int, Tensor], judged: AbstractSet[int]
+) -> dict[int, Tensor]:
+    if subject.judge is None:
+        return {}
+    size = subject.judge.encoder.description.size
+    return {index: center_crop(image, size) for index, image in images.items() if index in judged}
 
 
 def _read(source: ImageSource, chosen: Sequence[int]) -> dict[int, Tensor]:
