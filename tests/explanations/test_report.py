@@ -107,9 +107,9 @@ def test_the_command_leaves_a_whole_page(subject: Subject) -> None:
     assert not re.search(r"url\(|@import|https?:|//\w", bare)
     for heading in (*(part.title for part in PARTS.values()), "Training"):
         assert heading in page.text
-    # Eight figures, the training's among them, and the pictures of galleries and examples.
+    # Nine figures, the training's among them, and the pictures of galleries and examples.
     figures = [found for found in page.all("figure") if found.get("class") == "plot"]
-    assert len(figures) == 8
+    assert len(figures) == 9
     assert len(page.all("img")) > 60
 
 
