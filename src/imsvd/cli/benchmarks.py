@@ -5,7 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from imsvd.cli.app import argument, bench, console, name_list, option, whole_numbers
+from imsvd.cli.app import (
+    Seeds,
+    Sets,
+    Splits,
+    argument,
+    bench,
+    console,
+    name_list,
+    option,
+    print_path,
+    whole_numbers,
+)
 from imsvd.errors import InputError
 
 Repeats = Annotated[int, option("N", "Rounds; each measures every case once, in a fresh process.")]
@@ -87,6 +98,60 @@ def bench_knn(
     from imsvd.bench.knn import run  # noqa: PLC0415
 
     run(queries, bank, width, neighbors, repeats, console, output)
+
+
+@bench.command("codes")
+def bench_codes(  # noqa: PLR0913 - its options are its interface
+    encoder: Annotated[
+        str,
+        argument("ENCODER", "Run folder, or timm:NAME[:FILE] or torchvision:NAME[:FILE]."),
+    ],
+    data: Splits,
+    *,
+    out: Annotated[
+        Path, option("FOLDER", "Folder for results; run the command again to add to them.")
+    ],
+    bits: Annotated[str, option("N,…", "Sizes of a code, multiples of 8.")] = "16,32,64,128",
+    seeds: Seeds = "3",
+    methods: Annotated[
+        str, option("NAME,…", "Codes to compare: imsvd, itq, pq, residual, kmeans, lsh, sae.")
+    ] = "imsvd,itq,pq,residual,kmeans,lsh,sae",
+    size: Annotated[
+        int | None, option("N", "Side of the images in pixels. Default: the encoder's own.")
+    ] = None,
+    cache: Annotated[
+        Path | None, option("FOLDER", "Folder for features. Default: features in --out.")
+    ] = None,
+    judge: Annotated[
+        str | None,
+        option(
+            "ENCODER", "Encoder that judges whether images of a unit are alike. Default: ENCODER."
+        ),
+    ] = None,
+    units: Annotated[int, option("N", "Units of a variable of our code, a power of two.")] = 4,
+    views: Annotated[int, option("N", "Augmented views per training image.")] = 4,
+    steps: Annotated[int, option("N", "Smallest number of training steps of our heads.")] = 400,
+    settings: Sets = None,
+) -> None:
+    """Compare our code with PCA + ITQ, product quantization, k-means and others at equal bits."""
+    from imsvd.bench.codes import CodesSettings, run  # noqa: PLC0415
+    from imsvd.bench.codes.ours import HeadOptions  # noqa: PLC0415
+
+    chosen = whole_numbers(seeds) if "," in seeds else tuple(range(whole_numbers(seeds)[0]))
+    benchmark = CodesSettings(
+        encoder=encoder,
+        data=data,
+        out=out,
+        bits=tuple(dict.fromkeys(whole_numbers(bits))),
+        seeds=tuple(dict.fromkeys(chosen)),
+        methods=tuple(dict.fromkeys(name_list(methods))),
+        size=size,
+        cache=cache,
+        judge=judge,
+        head=HeadOptions(units, views, steps, tuple(settings or ())),
+    )
+    run(benchmark, console)
+    print_path("Results", out / "codes.md")
 
 
 def _number_pairs(text: str) -> tuple[tuple[int, int], ...]:

@@ -1,0 +1,112 @@
+"""The alternatives by name, and how their options are chosen."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from imsvd.bench.codes.autoencoder import SparseAutoencoder
+from imsvd.bench.codes.inputs import RECALLED, Split
+from imsvd.bench.codes.measures import make_database
+from imsvd.bench.codes.quantizers import (
+    PCAITQ,
+    IndependentKMeans,
+    ProductQuantization,
+    Quantizer,
+    RandomProjections,
+    ResidualKMeans,
+)
+from imsvd.bench.codes.retrieval import Queries, retrieval_measures
+from imsvd.evaluation.neighbors import nearest_neighbors
+
+HELD_OUT = 0.1
+MOST_HELD_OUT = 1000
+
+Options = dict[str, Any]
+_NORMALIZE = {"normalize": (True, False)}
+
+
+class Rival(NamedTuple):
+    """An alternative: its name in tables, how it is made, and the values to try of each option.
+
+    All of them also try `views`: whether to learn from augmented views as well as plain images.
+    """
+
+    label: str
+    make: Callable[..., Quantizer]
+    options: Mapping[str, tuple[Any, ...]]
+    needs: str = ""
+    """Package it needs."""
+
+    def reason_to_skip(self) -> str:
+        """Return why it cannot be measured here, or an empty string."""
+        missing = self.needs and importlib.util.find_spec(self.needs) is None
+        return f"{self.needs} is not installed" if missing else ""
+
+    def fit(self, bits: int, options: Options, train: Split, images: Any, seed: int) -> Quantizer:
+        """Return the code, fitted to the given training images."""
+        arguments = {name: value for name, value in options.items() if name != "views"}
+        quantizer = self.make(bits, **arguments)
+        quantizer.fit(train.rows_to_fit(images, views=options["views"], seed=seed), seed)
+        return quantizer
+
+
+RIVALS: dict[str, Rival] = {
+    "itq": Rival("PCA + ITQ", PCAITQ, _NORMALIZE),
+    "pq": Rival(
+        "product quantization",
+        ProductQuantization,
+        {**_NORMALIZE, "rotate": (False, True)},
+        "faiss",
+    ),
+    "residual": Rival("residual k-means", ResidualKMeans, _NORMALIZE),
+    "kmeans": Rival("independent k-means", IndependentKMeans, {**_NORMALIZE, "units": (256, 16)}),
+    "lsh": Rival("random projections", RandomProjections, _NORMALIZE),
+    "sae": Rival("TopK sparse autoencoder", SparseAutoencoder, {"as_set": (False, True)}),
+}
+
+
+class Choice(NamedTuple):
+    """Options of an alternative, and what was tried."""
+
+    options: Options
+    tried: list[dict[str, Any]]
+
+
+def choose_options(rival: Rival, bits: int, train: Split) -> Choice:
+    """Choose the options with the best precision at 10 on held-out training images.
+
+    Labels are used here, which our code never sees. Options are varied one after another; precision
+    is the mean of both kinds of queries.
+    """
+    rest, held_out = (np.sort(part) for part in _split(len(train)))
+    nearest = nearest_neighbors(train.plain[rest], train.plain[held_out], RECALLED).indices
+    values = {**rival.options, "views": (False, True)}
+    best = {name: options[0] for name, options in values.items()}
+    tried: list[dict[str, Any]] = []
+
+    def score(options: Options) -> float:
+        for earlier in tried:
+            if earlier["options"] == options:
+                return float(earlier["p10"])
+        code = rival.fit(bits, options, train, rest, 0)
+        database = make_database(code, train.plain[rest], train.labels[rest])
+        features, labels = train.plain[held_out], train.labels[held_out]
+        queries = (code.code_query(code.codes(features)), code.query(features))
+        found = [retrieval_measures(database, Queries(q, labels, nearest), 0) for q in queries]
+        tried.append({"options": options, "p10": sum(numbers["p10"] for numbers in found) / 2})
+        return float(tried[-1]["p10"])
+
+    for name, options in values.items():
+        best = max(({**best, name: value} for value in options), key=score)
+    return Choice(best, tried)
+
+
+def _split(count: int) -> tuple[Any, Any]:
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0)).numpy()
+    held_out = min(MOST_HELD_OUT, max(1, round(HELD_OUT * count)))
+    return order[held_out:], order[:held_out]
