@@ -134,7 +134,7 @@ def bench_codes(  # noqa: PLR0913 - its options are its interface
     settings: Sets = None,
 ) -> None:
     """Compare our code with PCA + ITQ, product quantization, k-means and others at equal bits."""
-    from imsvd.bench.codes import CodesSettings, run  # noqa: PLC0415
+    from imsvd.bench.codes import CodesSettings, compare_codes  # noqa: PLC0415
     from imsvd.bench.codes.ours import HeadOptions  # noqa: PLC0415
 
     chosen = whole_numbers(seeds) if "," in seeds else tuple(range(whole_numbers(seeds)[0]))
@@ -150,7 +150,7 @@ def bench_codes(  # noqa: PLR0913 - its options are its interface
         judge=judge,
         head=HeadOptions(units, views, steps, tuple(settings or ())),
     )
-    run(benchmark, console)
+    compare_codes(benchmark, console)
     print_path("Results", out / "codes.md")
 
 

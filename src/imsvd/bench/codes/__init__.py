@@ -4,6 +4,6 @@
 are what is measured, `run` is the entry, `report` writes the tables.
 """
 
-from imsvd.bench.codes.run import CodesSettings, run
+from imsvd.bench.codes.run import CodesSettings, compare_codes
 
-__all__ = ["CodesSettings", "run"]
+__all__ = ["CodesSettings", "compare_codes"]

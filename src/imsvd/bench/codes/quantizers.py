@@ -24,7 +24,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from imsvd.errors import InputError
 from imsvd.methods.kmeans import Clusters, assign, kmeans
 
 BYTE = 8
@@ -168,12 +167,6 @@ class PCAITQ(SignQuantizer):
 
     def fit(self, rows: Tensor, seed: int) -> None:
         """Alternate between the signs and the best rotation to them."""
-        assert self.units is not None
-        if rows.shape[1] < len(self.units):
-            raise InputError(
-                f"PCA + ITQ gives at most {rows.shape[1]} bits, one for each feature; "
-                "choose fewer --bits or leave it out of --methods."
-            )
         reduced = self.prepare.fit(rows)
         self.rotation = random_rotation(reduced.shape[1], seed)
         self.losses = []
@@ -277,13 +270,7 @@ class KMeansQuantizer(DecodedQuantizer):
 
     def _cluster(self, points: Tensor, variable: int, seed: int) -> Clusters:
         assert self.units is not None
-        size = self.units[variable]
-        if len(points) <= size:
-            raise InputError(
-                f"{len(points)} training images cannot be clustered into {size}; give more images "
-                "or leave k-means and product quantization out of --methods."
-            )
-        return kmeans(points, size, seed=1000 * seed + variable)
+        return kmeans(points, self.units[variable], seed=1000 * seed + variable)
 
 
 class ResidualKMeans(KMeansQuantizer):

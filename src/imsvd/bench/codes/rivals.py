@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from imsvd.bench.codes.quantizers import (
     ResidualKMeans,
 )
 from imsvd.bench.codes.retrieval import Queries, retrieval_measures
+from imsvd.errors import InputError
 from imsvd.evaluation.neighbors import nearest_neighbors
 
 HELD_OUT = 0.1
@@ -28,6 +30,8 @@ MOST_HELD_OUT = 1000
 
 Options = dict[str, Any]
 _NORMALIZE = {"normalize": (True, False)}
+_CLUSTERED = 300
+"""Images of which nine tenths can be clustered into 256."""
 
 
 class Rival(NamedTuple):
@@ -41,11 +45,31 @@ class Rival(NamedTuple):
     options: Mapping[str, tuple[Any, ...]]
     needs: str = ""
     """Package it needs."""
+    fewest_images: int = 0
+    """Training images it needs."""
+    bits_per_feature: float = math.inf
+    """Most bits it can have."""
 
-    def reason_to_skip(self) -> str:
-        """Return why it cannot be measured here, or an empty string."""
-        missing = self.needs and importlib.util.find_spec(self.needs) is None
-        return f"{self.needs} is not installed" if missing else ""
+    def require(self, name: str) -> None:
+        """Raise if its package is missing."""
+        if self.needs and importlib.util.find_spec(self.needs) is None:
+            raise InputError(
+                f"--methods {name} cannot be measured without {self.needs}; install it or leave "
+                f"{name} out."
+            )
+
+    def require_data(self, bits: int, images: int, width: int) -> None:
+        """Raise if there are too few training images, or too few features for `bits`."""
+        if images < self.fewest_images:
+            raise InputError(
+                f"{images} training images are too few for 256 clusters of {self.label}; give at "
+                f"least {self.fewest_images} or leave it out of --methods."
+            )
+        if bits > self.bits_per_feature * width:
+            raise InputError(
+                f"{self.label} gives at most {width} bits, one for each feature; "
+                "choose fewer --bits or leave it out of --methods."
+            )
 
     def fit(self, bits: int, options: Options, train: Split, images: Any, seed: int) -> Quantizer:
         """Return the code, fitted to the given training images."""
@@ -56,15 +80,21 @@ class Rival(NamedTuple):
 
 
 RIVALS: dict[str, Rival] = {
-    "itq": Rival("PCA + ITQ", PCAITQ, _NORMALIZE),
+    "itq": Rival("PCA + ITQ", PCAITQ, _NORMALIZE, bits_per_feature=1),
     "pq": Rival(
         "product quantization",
         ProductQuantization,
         {**_NORMALIZE, "rotate": (False, True)},
-        "faiss",
+        needs="faiss",
+        fewest_images=_CLUSTERED,
     ),
-    "residual": Rival("residual k-means", ResidualKMeans, _NORMALIZE),
-    "kmeans": Rival("independent k-means", IndependentKMeans, {**_NORMALIZE, "units": (256, 16)}),
+    "residual": Rival("residual k-means", ResidualKMeans, _NORMALIZE, fewest_images=_CLUSTERED),
+    "kmeans": Rival(
+        "independent k-means",
+        IndependentKMeans,
+        {**_NORMALIZE, "units": (256, 16)},
+        fewest_images=_CLUSTERED,
+    ),
     "lsh": Rival("random projections", RandomProjections, _NORMALIZE),
     "sae": Rival("TopK sparse autoencoder", SparseAutoencoder, {"as_set": (False, True)}),
 }

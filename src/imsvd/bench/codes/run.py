@@ -45,6 +45,7 @@ from imsvd.datasets.sources import hash_listing
 from imsvd.discretizing.run import open_frozen
 from imsvd.engine.hardware import launch, require_single_process
 from imsvd.errors import InputError
+from imsvd.evaluation.features import labeled_source
 from imsvd.files import write_atomically
 from imsvd.progress import clock, counted, progress_bar
 
@@ -94,7 +95,7 @@ class Job(NamedTuple):
         return f"{self.method}-{self.bits}-{self.seed}"
 
 
-def run(settings: CodesSettings, console: Console | None = None) -> Report:
+def compare_codes(settings: CodesSettings, console: Console | None = None) -> Report:
     """Measure what is missing in `settings.out`, show the tables and write them."""
     console = console or Console()
     _check(settings)
@@ -102,6 +103,9 @@ def run(settings: CodesSettings, console: Console | None = None) -> Report:
     encoder, out = open_frozen(settings.encoder, settings.size), settings.out
     about = (encoder, settings.encoder, settings.data, settings.head)
     config = configure_head(*about, settings.bits[0], 0)
+    images = len(labeled_source(settings.data, "train"))
+    for name in set(settings.methods) & set(RIVALS):
+        RIVALS[name].require_data(max(settings.bits), images, encoder.num_features)
     fabric = launch(config.compute)
     cache = settings.cache or out / "features"
     views = (config.views, settings.head.views)
@@ -126,12 +130,8 @@ def _check(settings: CodesSettings) -> None:
     for name in settings.methods:
         if name not in METHODS:
             raise InputError(f"--methods {name} is unknown; choose from {', '.join(METHODS)}.")
-        reason = RIVALS[name].reason_to_skip() if name in RIVALS else ""
-        if reason:
-            raise InputError(
-                f"--methods {name} cannot be measured, because {reason}; install it or leave "
-                f"{name} out."
-            )
+        if name in RIVALS:
+            RIVALS[name].require(name)
     if not settings.methods:
         raise InputError(f"--methods is empty; choose from {', '.join(METHODS)}.")
     for bits in settings.bits:
