@@ -13,10 +13,12 @@ from rich.table import Table
 
 from imsvd.config import Config, method_settings_class, parse_config
 from imsvd.errors import InputError
+from imsvd.grid.codes import with_stability
 from imsvd.grid.comparison import (
     EQUAL,
     ComparedRun,
     Comparison,
+    ComparisonColumn,
     ComparisonRow,
     columns_of,
     header,
@@ -168,7 +170,9 @@ def gather(
         )
 
     rows = [
-        ComparisonRow(one.method, one.lr, tuple(compared_run(one, job) for job in one.jobs))
+        ComparisonRow(
+            one.method, one.lr, with_stability([compared_run(one, job) for job in one.jobs], out)
+        )
         for one in candidates
     ]
     changed = {one.name: (one.method, *one.settings) for one in variants if one.settings}
@@ -240,16 +244,27 @@ def _summary(candidates: Sequence[Candidate], runs: int) -> str:
 
 
 def _show(comparison: Comparison, console: Console) -> None:
-    """Print the table without the columns for which a terminal has no room."""
+    """Print the table without the columns for which a terminal has no room, and one of the codes."""
     columns = columns_of(comparison.rows)
-    titles = [title.removesuffix(", %").removesuffix(" parameters") for title in header(columns)]
-    hidden = (titles.index("seeds"), titles.index("hold-out"))
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, title="Test accuracies in %")
-    for number, title in enumerate(titles):
-        if number not in hidden:
-            table.add_column(title, justify="right" if number else "left", overflow="fold")
-    for row in comparison.rows:
-        table.add_row(*(cell for n, cell in enumerate(row.cells(columns)) if n not in hidden))
-    console.print(table)
+    scores = [column for column in columns if not column.of_codes and column.name != "hold_out"]
+    console.print(_table("Test accuracies in %", comparison.rows, scores))
+    of_codes = [column for column in columns if column.of_codes]
+    if of_codes:
+        with_codes = [row for row in comparison.rows if any(map(row.spread, of_codes))]
+        console.print(_table("Codes of test images", with_codes, of_codes))
     for note in notes(comparison):
         console.print(escape(note), style="dim", highlight=False, soft_wrap=True)
+
+
+def _table(title: str, rows: Sequence[ComparisonRow], columns: Sequence[ComparisonColumn]) -> Table:
+    titles = [each.removesuffix(" parameters") for each in header(columns)]
+    if title.endswith("%"):
+        titles = [each.removesuffix(", %") for each in titles]
+    hidden = titles.index("seeds")
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, title=title)
+    for number, each in enumerate(titles):
+        if number != hidden:
+            table.add_column(each, justify="right" if number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(cell for n, cell in enumerate(row.cells(columns)) if n != hidden))
+    return table

@@ -37,7 +37,11 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_outcome_has_scores_costs_and_curve(done: Path) -> None:
     outcome = read(done)
     records = RunFolder(done).metrics()
-    assert set(outcome.metrics) == {"knn_20", "linear_probe_top1"}  # 64 images answer no k of 200
+    of_codes = {"share_decided", "shared_nats"}
+    for name in ("purity", "monosemanticity"):
+        of_codes |= {name, f"{name}_above_chance"}
+    # 64 images answer no k of 200
+    assert set(outcome.metrics) == {"knn_20", "linear_probe_top1", *of_codes}
     assert 0 <= outcome.hold_out <= 100
     assert outcome.training_seconds == records[-1]["total_seconds"]
     assert outcome.seconds_per_epoch == sum(record["seconds"] for record in records) / 2

@@ -14,6 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from imsvd.code_measures import MATCHED
 from imsvd.config import Config
 from imsvd.explanations.meaning import BINS, RECOVERED
 from imsvd.figures import draw_comparison
@@ -53,6 +54,8 @@ class ComparisonColumn(NamedTuple):
     with_deviation: bool = True
     optional: bool = False
     """Hide the column if no run has a value."""
+    of_codes: bool = False
+    """Whether only methods with discrete codes have it."""
 
     def cell(self, found: Spread | None) -> str:
         """Return a cell such as "51.2 ± 0.4"."""
@@ -159,6 +162,14 @@ def _show_seconds(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.{1 if value >= 10 else 2}f}"
 
 
+def _show_share(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def _code_column(name: str, title: str, **settings: Any) -> ComparisonColumn:
+    return ComparisonColumn(name, title, _metric(name), optional=True, of_codes=True, **settings)
+
+
 _COUNT: Any = {"show": "{:,.0f}".format, "with_deviation": False}
 
 COLUMNS = (
@@ -175,6 +186,11 @@ COLUMNS = (
     ComparisonColumn(
         "mean_best_nmi", "best NMI", _metric("mean_best_nmi"), "{:.2f}".format, optional=True
     ),
+    _code_column("share_decided", "decided, %", show=_show_share),
+    _code_column("shared_nats", "shared nats", show="{:.3f}".format),
+    _code_column("purity", "purity, %", show=_show_share),
+    _code_column("monosemanticity_above_chance", "monosemanticity", show="{:.3f}".format),
+    _code_column("stability", "stability, %", show=_show_share, with_deviation=False),
     ComparisonColumn(
         "seconds_per_epoch",
         "s/epoch",
@@ -333,6 +349,7 @@ def notes(comparison: Comparison) -> list[str]:
         "s/epoch: median over the epochs of a run, without evaluation. Peak memory: of the training "
         f"process{' on its GPU' if on_gpu else ''}. Head parameters: trained, outside the backbone.",
         *_explainability(outcomes),
+        *_codes(outcomes),
         *_parallel(outcomes),
     ]
     if len(outcomes) < len(comparison.runs):
@@ -378,6 +395,19 @@ def _explainability(outcomes: Sequence[Outcome]) -> list[str]:
         f"(normalized mutual information at least {RECOVERED} above that of shuffled values). Best NMI: of the "
         "best variable, averaged over attributes. For methods without variables, each feature is cut into "
         f"{BINS} equally frequent bins."
+    ]
+
+
+def _codes(outcomes: Sequence[Outcome]) -> list[str]:
+    if not any("share_decided" in outcome.metrics for outcome in outcomes):
+        return []
+    return [
+        "Codes of test images, for methods that have them. Decided: variables with a probability above 0.9. "
+        "Shared nats: mean mutual information of two variables. Purity: share of a unit's images with its most "
+        "frequent label. Monosemanticity: mean cosine similarity of two images of a unit under the run's own "
+        "features, less that of random sets. Stability: share of units that the run of another seed has too, "
+        f"with a Jaccard overlap of at least {MATCHED}; mean over pairs of seeds. Earlier versions measured none "
+        "of these."
     ]
 
 

@@ -38,6 +38,7 @@ from imsvd.evaluation import (
 )
 from imsvd.explanations.meaning import explainability
 from imsvd.files import write_atomically
+from imsvd.grid.codes import measure_codes
 from imsvd.grid.jobs import FAILURE, CurvePoint, Outcome, data_fingerprint, write_outcome
 from imsvd.methods import build_method
 from imsvd.networks import build_backbone
@@ -63,10 +64,14 @@ def run_job(folder: Path, *, trained: bool, parallel: int, console: Console) -> 
     split = encode_splits(encoder, config.data.source, console)
     records = run.metrics() if trained else []
     facts = environment()
+    data = data_fingerprint(config.data.source)
+    metrics = evaluate_split(split)
+    metrics |= explainability(encoder, split.test.features, split.test.attributes)
+    if trained:
+        metrics |= measure_codes(encoder, split.test, folder, data)
     outcome = Outcome(
-        data=data_fingerprint(config.data.source),
-        metrics=evaluate_split(split)
-        | explainability(encoder, split.test.features, split.test.attributes),
+        data=data,
+        metrics=metrics,
         hold_out=hold_out_accuracy(split.train),
         seconds_per_epoch=median_epoch_seconds(records),
         training_seconds=records[-1]["total_seconds"] if records else 0,
