@@ -13,7 +13,7 @@ from imsvd.explanations import explain
 from imsvd.explorer import ExplainedRun, create_app, open_run
 
 BASE = "http://127.0.0.1"
-PARTS = ("joint", "discreteness", "meaning", "retrieval")
+PARTS = ("joint", "discreteness", "coherence", "meaning", "retrieval")
 
 
 @pytest.fixture(scope="session")

@@ -62,6 +62,7 @@ def test_runs_are_compared_number_by_number(
     assert set(answer["training"]) == {"first", "second"}
     assert answer["agreement"]["common_images"] == 0
     assert answer["agreement"]["mutual_information"] is None
+    assert answer["agreement"]["matched_units"] is None
 
 
 def test_code_information_is_the_mutual_information_of_the_codes(opened: ExplainedRun) -> None:
@@ -85,6 +86,15 @@ def test_images_are_matched_by_name(opened: ExplainedRun) -> None:
     information = np.array(found["mutual_information"])
     column = every.codes[kept, 2].tolist()
     assert information[2, 2] == pytest.approx(oracle.mutual_information(column, column), abs=1e-3)
+    assert found["matched_units"] == {"share": 1.0, "mean_jaccard": 1.0}
+    # Another unit for half of the images: every second row.
+    codes = every.codes[kept].copy()
+    codes[::2, 0] = (codes[::2, 0] + 1) % 4
+    other = ExplainedRun(
+        opened.run, opened.summary, opened.description, opened.source, fewer._replace(codes=codes)
+    )
+    changed = agreement(opened, other)["matched_units"]
+    assert 12 / 16 <= changed["mean_jaccard"] < 1
 
 
 def test_a_run_compared_with_itself_has_equal_rows(api: Api) -> None:

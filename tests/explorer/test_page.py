@@ -167,6 +167,24 @@ def test_from_a_variable_to_a_unit_to_an_image_and_back(page: Page, address: str
     wait_for_heading(page, "Variable 2")
 
 
+def test_a_unit_tells_how_alike_and_how_pure_its_images_are(
+    page: Page, address: str, explained: Path
+) -> None:
+    record = json.loads((explained / "explanations" / "coherence.json").read_text())
+    place = max(range(16), key=lambda place: record["units"][place]["images"])
+    found = record["units"][place]
+    open_view(page, address, f"#/runs/0/units/{place // 4}/{place % 4}")
+    said = page.locator("#coherence").inner_text()
+    similar, chance = found["monosemanticity"], found["monosemanticity_by_chance"]
+    assert f"similarity of {similar:.2f} (random images: {chance:.2f})" in said
+    assert f"{100 * found['purity']:.0f}% have its most frequent label" in said
+    open_view(page, address, f"#/runs/0/variables/{place // 4}")
+    row = page.locator(f".unit-row[aria-label='Unit {place % 4}'] .about").inner_text()
+    assert f"similarity {similar:.2f}, purity {100 * found['purity']:.0f}%" in row
+    open_view(page, address, "#/runs/2/units/0/0")
+    assert page.locator("#coherence").inner_text() == ""
+
+
 def test_going_back_restores_the_place_in_the_page(page: Page, address: str) -> None:
     page.set_viewport_size({"width": 700, "height": 300})
     open_view(page, address, "#/runs/0/images?page=1")
@@ -416,7 +434,9 @@ def test_two_runs_are_shown_side_by_side(page: Page, address: str) -> None:
     open_view(page, address, "#/compare/0/1")
     rows = page.locator("tr", has_text="explained images")
     assert rows.locator("td").all_inner_texts() == ["128", "128", "0"]
-    assert "128 common images" in page.locator("main").inner_text()
+    said = page.locator("main").inner_text()
+    assert "128 common images" in said
+    assert "100% of the units have a partner in the other run" in said
     page.locator("#second").focus()
     page.locator("#second").select_option("2")
     page.get_by_text("explained with different images").wait_for()

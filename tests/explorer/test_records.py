@@ -12,7 +12,7 @@ from imsvd.encoder import load
 from imsvd.evaluation.features import center_crop
 from imsvd.explanations.encodings import Encodings
 from imsvd.explanations.joint import leading_variables
-from imsvd.explorer import ExplainedRun, create_app
+from imsvd.explorer import ExplainedRun, create_app, records
 from imsvd.explorer.explained_run import NotFoundError
 from imsvd.explorer.records import joint
 from tests.explorer.conftest import BASE, Api
@@ -105,6 +105,34 @@ def test_a_variable_lists_its_units_and_dependent_variables(
     values = [item["nmi"] - item["baseline"] for item in answer["meaning"]]
     assert len(values) == 8
     assert values == sorted(values, reverse=True)
+
+
+def test_units_have_the_coherence_that_explain_measured(api: Api, opened: ExplainedRun) -> None:
+    record = opened.coherence
+    assert record is not None
+    place = max(range(4, 16), key=lambda place: record["units"][place]["images"])
+    expected, (variable, unit) = record["units"][place], divmod(place, 4)
+    assert (expected["variable"], expected["unit"]) == (variable, unit)
+    found = api(f"runs/0/units/{variable}/{unit}")["coherence"]
+    assert found == api(f"runs/0/variables/{variable}")["units"][unit]["coherence"]
+    assert found.pop("judge") is None
+    assert set(found) == {"monosemanticity", "purity"}
+    for name, numbers in found.items():
+        assert numbers == {"value": expected[name], "by_chance": expected[f"{name}_by_chance"]}
+    # Explained without this part.
+    assert api("runs/1/units/0/0")["coherence"] is None
+    assert api("runs/1/variables/0")["units"][0]["coherence"] is None
+
+
+def test_a_unit_with_too_few_images_has_no_similarity(
+    opened: ExplainedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert opened.coherence is not None
+    units = [*opened.coherence["units"]]
+    units[0] = units[0] | {"monosemanticity": None, "monosemanticity_by_chance": None}
+    monkeypatch.setitem(opened.__dict__, "coherence", {**opened.coherence, "units": units})
+    found = records.unit(opened, 0, 0, 0, 1)["coherence"]
+    assert set(found) == {"purity", "judge"}
 
 
 def test_the_joint_matrix_is_returned_block_by_block(api: Api, opened: ExplainedRun) -> None:

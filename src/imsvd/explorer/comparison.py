@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from imsvd.code_measures import matched_units
 from imsvd.evaluation.results import read_results
 from imsvd.explanations import PARTS
 from imsvd.explanations.subject import evenly_spaced
@@ -106,21 +107,25 @@ def _can_be_shown(value: object) -> bool:
 
 @lru_cache(maxsize=16)
 def agreement(first: ExplainedRun, second: ExplainedRun) -> dict[str, Any]:
-    """Return the mutual information of two runs' variables on the images common to both."""
+    """Return what two runs' codes share on the images common to both: information, and units."""
     rows = common_rows(first, second)
     if rows.shape[1] < 2:
-        return {"common_images": 0, "mutual_information": None, "floor": None}
+        return {
+            "common_images": 0,
+            "mutual_information": None,
+            "floor": None,
+            "matched_units": None,
+        }
     sample = rows[:, evenly_spaced(rows.shape[1], MAX_IMAGES)]
-    table = code_information(
-        first.encodings.codes[sample[0]],
-        second.encodings.codes[sample[1]],
-        (first.units, second.units),
-    )
+    codes = first.encodings.codes[sample[0]], second.encodings.codes[sample[1]]
+    table = code_information(*codes, (first.units, second.units))
+    matching = matched_units(*codes, first.units, second.units)
     mean_cells = (np.mean(first.units) - 1) * (np.mean(second.units) - 1)
     return {
         "common_images": rows.shape[1],
         "mutual_information": np.round(table, 3).tolist(),
         "floor": float(mean_cells / (2 * sample.shape[1])),
+        "matched_units": {"share": matching.share, "mean_jaccard": matching.mean_jaccard},
     }
 
 

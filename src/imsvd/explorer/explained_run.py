@@ -65,6 +65,11 @@ class ExplainedRun:
         return self._part("meaning", "meaning.json")
 
     @cached_property
+    def coherence(self) -> Mapping[str, Any] | None:
+        """Results of the part `coherence`, or None."""
+        return self._part("coherence", "coherence.json")
+
+    @cached_property
     def mutual_information(self) -> NDArray[np.float32] | None:
         """Mutual information of the variables between two views, (M, M), or None."""
         return self._array("mutual_information.npy")

@@ -58,6 +58,7 @@ def variable(run: ExplainedRun, number: int) -> Record:
             "images": int(assigned[unit]),
             "mean_probability": round(float(run.encodings.marginals[run.place(number, unit)]), 6),
             "top": _top(run, run.place(number, unit)),
+            "coherence": _coherence(run, run.place(number, unit)),
         }
         for unit in range(run.units[number])
     ]
@@ -71,7 +72,7 @@ def variable(run: ExplainedRun, number: int) -> Record:
 
 def unit(run: ExplainedRun, variable: int, number: int, offset: int, count: int) -> Record:
     """List the images assigned to a unit, most confident first, and count their labels."""
-    run.place(variable, number)
+    place = run.place(variable, number)
     confidence = run.encodings.confidence[:, variable]
     rows = np.flatnonzero(run.columns[variable] == number)
     rows = rows[np.argsort(-confidence[rows], kind="stable")]
@@ -89,6 +90,7 @@ def unit(run: ExplainedRun, variable: int, number: int, offset: int, count: int)
         "total": len(rows),
         "images": images,
         "labels": _label_counts(run, rows),
+        "coherence": _coherence(run, place),
     }
 
 
@@ -225,6 +227,19 @@ def _top(run: ExplainedRun, place: int) -> list[Record]:
         {"image": int(images[k]), "score": round(float(scores[k]), 4)}
         for k in np.flatnonzero(images >= 0)
     ]
+
+
+def _coherence(run: ExplainedRun, place: int) -> Record | None:
+    """Return how alike and how pure the images of a unit are, if that has been measured."""
+    if run.coherence is None:
+        return None
+    found = run.coherence["units"][place]
+    numbers = {
+        name: {"value": found[name], "by_chance": found[f"{name}_by_chance"]}
+        for name in run.coherence["scores"]
+        if found[name] is not None
+    }
+    return {**numbers, "judge": run.coherence["judge"]}
 
 
 def _dependent(run: ExplainedRun, variable: int) -> list[Record]:

@@ -5,7 +5,7 @@ import { lineChart } from "./chart.js";
 import { choice, element, table } from "./dom.js";
 import { extremes, heatmap } from "./heatmap.js";
 import { boundsOf, inOrder } from "./training.js";
-import { capital, counted, decimal, shown, spaced } from "./wording.js";
+import { capital, counted, decimal, percent, shown, spaced } from "./wording.js";
 
 export async function compareView({ first, second, runs, signal }) {
   const found = [first, second].map((id) => runs.find((run) => run.id === id));
@@ -75,6 +75,7 @@ function agreement(found, names) {
     { class: "medium", "aria-labelledby": "agree" },
     heading,
     element("p", { class: values ? "hint" : "notice" }, text),
+    found.matched_units && element("p", {}, matched(found.matched_units)),
     values &&
       heatmap({
         id: "agreement",
@@ -86,6 +87,13 @@ function agreement(found, names) {
           `variable ${row} of ${names[0]} and variable ${column} of ${names[1]}: ${values[row][column].toFixed(3)} nats`,
         axes: [`variable of ${names[0]}`, `variable of ${names[1]}`],
       }),
+  );
+}
+
+function matched({ share, mean_jaccard }) {
+  return (
+    `${percent(share)} of the units have a partner in the other run with which they share at least half of their images; ` +
+    `a unit and its partner overlap by ${percent(mean_jaccard)} on average (Jaccard).`
   );
 }
 

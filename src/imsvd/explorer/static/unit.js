@@ -34,6 +34,7 @@ export async function unitView({ run, variable, unit, query, hash, signal }) {
         siblings(unit, units, (other) => link.unit(run.id, variable, other), "unit"),
       ),
       element("p", { class: "lead" }, sentence(answer, run, units)),
+      element("p", { class: "hint", id: "coherence" }, coherent(answer.coherence ?? {})),
       element(
         "div",
         { class: answer.labels?.length ? "split" : "" },
@@ -99,6 +100,21 @@ function sentence(answer, run, units) {
     `${count(answer.total)} of ${counted(run.images, "image")} (${percent(share)}) are assigned to this unit. ` +
     `If all ${count(units)} units were used equally, it would be ${percent(1 / units)}.`
   );
+}
+
+/** How alike and how pure its images are, beside random sets. */
+function coherent(found) {
+  const similar = (item, by) =>
+    item && `Two of its images have a similarity of ${item.value.toFixed(2)} (random images: ${item.by_chance.toFixed(2)}) under ${by}. `;
+  const pure = found.purity;
+  return [
+    similar(found.monosemanticity, "the encoder's own features"),
+    similar(found.judged_monosemanticity, found.judge),
+    pure &&
+      `${percent(pure.value)} have its most frequent label (random images: ${percent(pure.by_chance)}).`,
+  ]
+    .filter(Boolean)
+    .join("");
 }
 
 function labels(answer) {

@@ -81,6 +81,7 @@ function unitRow(run, variable, unit) {
         unit.images
           ? `${counted(unit.images, "image")} (${percent(unit.share)})`
           : "no images",
+        coherent(unit.coherence),
       ),
     ),
     unit.top.length
@@ -98,6 +99,16 @@ function unitRow(run, variable, unit) {
         )
       : element("p", { class: "hint" }, "No images to show."),
   );
+}
+
+function coherent(found) {
+  const similar = found?.judged_monosemanticity ?? found?.monosemanticity;
+  return [
+    similar && `, similarity ${similar.value.toFixed(2)}`,
+    found?.purity && `, purity ${percent(found.purity.value)}`,
+  ]
+    .filter(Boolean)
+    .join("");
 }
 
 function meanings(run, list) {
