@@ -7,6 +7,7 @@
 | `matched_units(first, second, units, other_units)` | Does another seed find the same units? |
 | `cosine_recall(codes, features, units)` | Are the nearest images by code the nearest by cosine? |
 | `contingency(first, second, units, other_units)` | How many images do two units share? |
+| `pair_information(counts, units)` | What does a variable say about another? |
 
 A code is either an integer array (n, M), the unit of each of M variables, with `units`, the number of
 units of each variable; or a boolean array (n, W), the set of active units of each image, with `units`
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imsvd.errors import InputError
+from imsvd.information import surprise, variable_sums
 
 MATCHED = 0.5
 """Units of two codes are the same if the Jaccard overlap of their images is at least this."""
@@ -104,6 +106,28 @@ def contingency(
         counts += ours.T @ theirs
     result: Floats = counts.numpy()
     return result
+
+
+def pair_information(counts: Tensor, units: Sequence[int]) -> Tensor:
+    """Return the mutual information of two codes' variables in nats, (M, M).
+
+    The part that n images show by chance is subtracted: (d' - 1)(d'' - 1) / 2n for variables that use
+    d' and d'' units (Miller, 1955).
+
+    Args:
+        counts: (W, W) images that take a unit of each code; both codes have the same variables.
+        units: number of units of each variable.
+    """
+    first = units[0]
+    sizes = tuple(units)
+    ours, theirs = counts[:, :first].sum(1), counts[:first].sum(0)
+    images = ours[:first].sum()
+    singles = [variable_sums(surprise(taken / images), sizes) for taken in (ours, theirs)]
+    rows = torch.split(surprise(counts / images), list(units))
+    pairs = torch.stack([variable_sums(row.sum(0), sizes) for row in rows])
+    used = [variable_sums((taken > 0).double(), sizes) - 1 for taken in (ours, theirs)]
+    information = singles[0][:, None] + singles[1][None, :] - pairs
+    return information - torch.outer(*used) / (2 * images)
 
 
 def unit_purity(

@@ -125,6 +125,12 @@ class FrozenSettings(Settings):
         0.1, ge=0, le=0.5, description="share of images that only measure the code"
     )
     passes: int = Field(1, ge=1, description="passes over the images in one epoch of the head")
+    neighbors: int = Field(
+        5, ge=0, description="nearest images by features that may take the place of a second view"
+    )
+    neighbor_share: float = Field(
+        0.5, ge=0, le=1, description="share of the second views that are a neighbor's"
+    )
 
 
 class Config(Settings):

@@ -146,8 +146,9 @@ def save_encoder(run: RunFolder, config: Config, state: dict[str, Tensor], epoch
     """Write the encoder's weights after `epoch`, taken from a method's `state`, and its description."""
     described = describe_encoder(config)
     prefixes = ("backbone.", "projector.") if described.projector else ("backbone.",)
+    saved = config.method.saved_state(state)
     tensors = {
-        name: value.cpu().contiguous() for name, value in state.items() if name.startswith(prefixes)
+        name: value.cpu().contiguous() for name, value in saved.items() if name.startswith(prefixes)
     }
     write_atomically(run.encoder_weights, save(tensors, {"epoch": str(epoch)}))
     description: dict[str, Any] = described.model_dump(mode="json")

@@ -51,6 +51,31 @@ def save_figure(figure: Figure, path: Path, dpi: int = 150) -> Path:
 
 
 @mpl.rc_context(STYLE)
+def draw_capacity(trials: Sequence[Mapping[str, Any]], path: Path) -> Path:
+    """Draw what codes of several sizes say that lasts, and mark the one that says most.
+
+    Args:
+        trials: rows of `capacity.json`.
+        path: PNG file to write.
+    """
+    figure = Figure(figsize=(4.6, 2.9), layout="constrained")
+    axis = figure.subplots()
+    for color, units in zip(PALETTE, sorted({trial["units"] for trial in trials}), strict=False):
+        rows = [trial for trial in trials if trial["units"] == units]
+        bits, nats = [row["bits"] for row in rows], [row["lasting_nats"] for row in rows]
+        axis.plot(bits, nats, "o-", color=color, label=f"{units} units", markersize=4)
+    best = next(trial for trial in trials if trial["best"])
+    axis.plot(best["bits"], best["lasting_nats"], "o", mfc="none", mec="black", markersize=11)
+    axis.set_xscale("log", base=2)
+    ticks = sorted({2 ** round(math.log2(trial["bits"])) for trial in trials})
+    axis.set_xticks(ticks, [str(tick) for tick in ticks])
+    axis.set_xlabel("bits of the code")
+    axis.set_ylabel("lasting information (nats)")
+    axis.legend(frameon=False, title="per variable")
+    return save_figure(figure, path)
+
+
+@mpl.rc_context(STYLE)
 def draw_training(records: Sequence[Mapping[str, Any]], path: Path) -> Path:
     """Draw the loss and its terms over the epochs, each with its bounds."""
     terms = _terms(records)

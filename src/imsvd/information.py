@@ -136,6 +136,21 @@ def cross_joint(q1: Tensor, q2: Tensor) -> Tensor:
     return q1.T @ q2 / q1.shape[0]
 
 
+def certainty(q: Tensor, units: Units) -> Tensor:
+    """Return -log(1 - q) of every unit, which still tells apart units whose q rounds to 1.
+
+    A q of 1 - 1e-30 has the certainty 69. Probabilities should be float64, in which the other units
+    of a variable keep their tiny values.
+    """
+    sizes = resolve_units(q.shape[-1], units)
+    places = torch.tensor((0, *itertools.accumulate(sizes[:-1])), device=q.device)
+    largest = torch.zeros_like(q).scatter_(-1, codes(q, units) + places, 1.0)
+    others = variable_sums(q * (1 - largest), sizes)
+    repeats = torch.tensor(sizes, device=q.device)
+    rest = torch.where(largest > 0, others.repeat_interleave(repeats, -1), 1 - q)
+    return -rest.clamp(torch.finfo(q.dtype).tiny, 1).log()
+
+
 def surprise(p: Tensor) -> Tensor:
     """Elementwise -p log p, with 0 log 0 = 0 and a finite gradient at 0."""
     return -p * p.clamp_min(torch.finfo(p.dtype).tiny).log()

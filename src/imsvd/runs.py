@@ -7,6 +7,7 @@ checkpoints/           for resuming exactly
 encoder.safetensors    the trained weights, to share
 encoder.json           how to rebuild the encoder around them
 bad_images.jsonl       unreadable images, with reasons
+capacity.json          sizes of the code that `imsvd discretize` tried
 training.png           metrics.jsonl drawn, by `imsvd pretrain`
 results.jsonl          results of evaluations
 evaluations/ coco/     classifiers and detectors trained by evaluations
@@ -61,6 +62,11 @@ class RunFolder:
         return self.path / "encoder.json"
 
     @property
+    def capacity(self) -> Path:
+        """The sizes of the code that were tried."""
+        return self.path / "capacity.json"
+
+    @property
     def bad_images(self) -> Path:
         """The quarantine's list."""
         return self.path / "bad_images.jsonl"
@@ -107,6 +113,14 @@ class RunFolder:
             except json.JSONDecodeError:
                 break
         return records
+
+    def trials(self) -> list[dict[str, Any]]:
+        """Read the sizes of the code that were tried; none if the size was given."""
+        try:
+            trials: list[dict[str, Any]] = json.loads(self.capacity.read_text())["trials"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
+        return trials
 
     def rewrite_metrics(self, records: list[dict[str, Any]]) -> None:
         """Replace the metrics; a resumed run drops epochs that it trains again."""

@@ -13,7 +13,8 @@ from rich.console import Console
 
 from imsvd.config import Config, override
 from imsvd.discretizing.cache import Half
-from imsvd.discretizing.head import HeadTraining, choose_views, split_rows
+from imsvd.discretizing.capacity import CodeSize
+from imsvd.discretizing.head import HeadTraining, admit_neighbors, choose_pairs, split_rows
 from imsvd.discretizing.run import configure, set_length
 from imsvd.encoder import load
 from imsvd.errors import InputError, Interrupted
@@ -30,7 +31,7 @@ def made_up_features(width: int) -> Half:
 
 
 def config(run: Path, *settings: str, steps: int = 24) -> Config:
-    start = configure(load(run), encoder=run, data="shapes:200", views=4, head=(4, 4))
+    start = configure(load(run), encoder=run, data="shapes:200", views=4, head=CodeSize(4, 4))
     settings = ("method.projector=[16, 16]", "training.batch_size=32", *settings)
     return set_length(override(start, settings), IMAGES, steps, settings)
 
@@ -42,7 +43,8 @@ def training(encoder: Path, folder: Path, kind: Any = HeadTraining, **changes: A
     run.begin(settings)
     fabric = Fabric(accelerator="cpu", devices=1)
     found = changes.pop("features", made_up_features(opened.num_features))
-    return kind(settings, run, fabric, opened, changes.pop("images", "made up"), found)
+    images, neighbors = changes.pop("images", "made up"), changes.pop("neighbors", None)
+    return kind(settings, run, fabric, opened, images, found, neighbors)
 
 
 class Stopping(HeadTraining):
@@ -65,12 +67,47 @@ def test_images_are_held_out_by_seed() -> None:
 
 def test_two_different_views_are_drawn_evenly() -> None:
     rows = np.arange(6000)
-    chosen = choose_views(0, 0, rows, 4)
+    images, chosen = choose_pairs(0, 0, rows, 4)
+    assert (images == rows[:, None]).all()
     assert (chosen[:, 0] != chosen[:, 1]).all()
     pairs = np.bincount(4 * chosen[:, 0] + chosen[:, 1], minlength=16).reshape(4, 4)
     assert np.allclose(pairs[~np.eye(4, dtype=bool)], 500, atol=100)
-    assert (choose_views(0, 0, rows[100:200], 4) == chosen[100:200]).all()
-    assert (choose_views(0, 1, rows, 4) != chosen).any()
+    assert (choose_pairs(0, 0, rows[100:200], 4).views == chosen[100:200]).all()
+    assert (choose_pairs(0, 1, rows, 4).views != chosen).any()
+
+
+def test_neighbors_take_their_share_of_the_second_views() -> None:
+    rows = np.arange(6000)
+    pairs = choose_pairs(0, 0, rows, 4)
+    nearest = np.stack([rows + 10_000, rows + 20_000], 1)
+    found = admit_neighbors(pairs, nearest, 0.5, seed=0, epoch=0)
+    assert (found.images[:, 0] == rows).all()
+    assert (found.views == pairs.views).all()
+    offsets = found.images[:, 1] - rows
+    for offset, count in ((0, 3000), (10_000, 1500), (20_000, 1500)):
+        assert abs(int((offsets == offset).sum()) - count) < 150
+    part = choose_pairs(0, 0, rows[100:200], 4)
+    again = admit_neighbors(part, nearest[100:200], 0.5, seed=0, epoch=0)
+    assert (again.images == found.images[100:200]).all()
+    assert (admit_neighbors(pairs, nearest, 0.0, seed=0, epoch=0).images == pairs.images).all()
+
+
+def test_a_head_reads_the_neighbors_features(trained: Path, tmp_path: Path) -> None:
+    features = made_up_features(load(trained).num_features)
+    features[...] = np.arange(IMAGES)[:, None, None]
+    rows, _ = split_rows(IMAGES, 0.1, seed=0)
+    nearest = np.roll(rows, -1)[:, None]
+    head = training(
+        trained,
+        tmp_path,
+        features=features,
+        neighbors=nearest,
+        settings=("frozen.neighbor_share=1.0",),
+    )
+    following = dict(zip(rows.tolist(), nearest[:, 0].tolist(), strict=True))
+    for batch in head.batches(range(4)):
+        first, second = (view[:, 0].long().tolist() for view in batch.views)
+        assert second == [following[image] for image in first]
 
 
 def test_held_out_images_are_never_trained_on(trained: Path, tmp_path: Path) -> None:

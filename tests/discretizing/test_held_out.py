@@ -5,8 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
+from imsvd.discretizing.cache import Half
 from imsvd.discretizing.held_out import measure_codes, one_hot_codes, shared_nats
 
 UNITS = (4, 4)
@@ -20,21 +22,21 @@ def counts(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
 def test_equal_variables_share_everything_and_independent_ones_nothing() -> None:
     generator = torch.Generator().manual_seed(0)
     first, second = torch.randint(0, 4, (2, 4000), generator=generator)
-    assert shared_nats(counts(first, first), UNITS, 4000) == pytest.approx(math.log(4), abs=0.01)
-    assert shared_nats(counts(first, second), UNITS, 4000) == pytest.approx(0, abs=0.001)
+    assert shared_nats(counts(first, first), UNITS) == pytest.approx(math.log(4), abs=0.01)
+    assert shared_nats(counts(first, second), UNITS) == pytest.approx(0, abs=0.001)
 
 
 def test_chance_is_subtracted_from_few_images() -> None:
     generator = torch.Generator().manual_seed(0)
     values = [
-        shared_nats(counts(*torch.randint(0, 4, (2, 100), generator=generator)), UNITS, 100)
+        shared_nats(counts(*torch.randint(0, 4, (2, 100), generator=generator)), UNITS)
         for _ in range(200)
     ]
     assert abs(float(np.mean(values))) < 0.01  # 0.045 without the correction
 
 
 def test_a_single_variable_shares_nothing() -> None:
-    assert shared_nats(torch.eye(4), (4,), 4) == 0
+    assert shared_nats(torch.eye(4), (4,)) == 0
 
 
 def test_codes_of_made_up_features() -> None:
@@ -48,7 +50,36 @@ def test_codes_of_made_up_features() -> None:
     assert found["share_decided"] == 0.5
     assert found["share_agreeing"] == 0.5
     assert found["shared_nats"] == pytest.approx(0)
-    assert head.training
+    assert found["surviving_nats"] == pytest.approx(0)
+    assert found["repeated_nats"] == pytest.approx(0)
+
+
+def code_features(*views: NDArray[np.int64]) -> Half:
+    """Return features whose logits are the codes (n, 2) of two views and of the plain image."""
+    eye = 9 * np.eye(4, dtype=np.float16)
+    return np.stack([eye[view].reshape(len(view), -1) for view in views], 1)
+
+
+def identity_head() -> nn.Module:
+    head = nn.Linear(8, 8, bias=False)
+    nn.init.eye_(head.weight)
+    return head
+
+
+def test_information_that_lasts_is_counted_once() -> None:
+    random = np.random.default_rng(0)
+    free = random.integers(0, 4, (4000, 2))
+    copies = free[:, [0, 0]]
+    changed = random.integers(0, 4, (4000, 2))
+    rows = np.arange(4000)
+    independent = measure_codes(identity_head(), code_features(free, free, free), rows, UNITS)
+    assert independent["surviving_nats"] == pytest.approx(2 * math.log(4), abs=0.02)
+    assert independent["repeated_nats"] == pytest.approx(0, abs=0.005)
+    repeated = measure_codes(identity_head(), code_features(copies, copies, copies), rows, UNITS)
+    assert repeated["surviving_nats"] == pytest.approx(2 * math.log(4), abs=0.02)
+    assert repeated["repeated_nats"] == pytest.approx(math.log(4), abs=0.02)
+    fleeting = measure_codes(identity_head(), code_features(free, changed, free), rows, UNITS)
+    assert fleeting["surviving_nats"] == pytest.approx(0, abs=0.01)
 
 
 def test_one_hot_codes_name_the_most_probable_unit() -> None:

@@ -11,7 +11,9 @@ import torch
 from rich.console import Console
 
 import imsvd
-from imsvd.discretizing.run import count_variables
+import imsvd.discretizing.run as discretizing
+from imsvd.discretizing import capacity
+from imsvd.discretizing.capacity import code_size
 from imsvd.errors import InputError
 from imsvd.networks import BackboneSettings, build_backbone
 from imsvd.runs import RunFolder
@@ -28,7 +30,7 @@ SMALL = ("method.projector=[16, 16]", "compute.workers=0", "compute.accelerator=
 
 def arguments(encoder: str | Path, data: str | Path, out: Path, *more: str) -> list[str]:
     sets = [part for setting in SMALL for part in ("--set", setting)]
-    size = ("--bits", "8", "--steps", "6", "--views", "2")
+    size = ("--bits", "8", "--units", "4", "--steps", "6", "--views", "2")
     return ["discretize", str(encoder), str(data), "--out", str(out), *size, *sets, *more]
 
 
@@ -36,7 +38,7 @@ def arguments(encoder: str | Path, data: str | Path, out: Path, *more: str) -> l
 def made(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("made") / "run"
     imsvd.discretize(
-        trained, "shapes:96", out, bits=8, views=2, steps=6, settings=SMALL, console=QUIET
+        trained, "shapes:96", out, bits=8, units=4, views=2, steps=6, settings=SMALL, console=QUIET
     )
     return out
 
@@ -116,7 +118,7 @@ def test_backbones_of_other_libraries_are_rebuilt_from_the_result_alone(
     images = write_images(tmp_path / "images", 24, side=40)
     out = tmp_path / "run"
     encoder = imsvd.discretize(
-        spec, images, out, bits=8, views=2, steps=2, size=32, settings=SMALL, console=QUIET
+        spec, images, out, bits=8, units=4, views=2, steps=2, size=32, settings=SMALL, console=QUIET
     )
     assert json.loads((out / "encoder.json").read_text())["size"] == 32
     assert encoder.description.backbone.library == spec.partition(":")[0]
@@ -146,7 +148,40 @@ def test_torchvision_backbones_have_neither_stem_nor_options() -> None:
 )
 def test_bits_that_no_variables_have_are_refused(bits: int, units: int, phrase: str) -> None:
     with pytest.raises(InputError, match=phrase):
-        count_variables(bits, units)
+        code_size(bits, units)
+
+
+def test_the_size_is_chosen_by_itself_and_drawn(
+    trained: Path, tmp_path: Path, command: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capacity, "BITS", (4, 8))
+    monkeypatch.setattr(discretizing, "TRIAL_STEPS", 4)
+    out = tmp_path / "run"
+    quick = ("--steps", "6", "--views", "2", "--set", SMALL[1], "--set", SMALL[2])
+    words = ["discretize", str(trained), "shapes:96", "--out", str(out), *quick]
+    assert command(words) == 0, command.err
+    trials = RunFolder(out).trials()
+    sizes = [(trial["variables"], trial["units"]) for trial in trials]
+    assert sizes == [(4, 2), (2, 4), (8, 2), (4, 4), (3, 8)]
+    best = max(trials, key=lambda trial: trial["lasting_nats"])
+    assert [trial for trial in trials if trial["best"]] == [best]
+    units = imsvd.load(out).description.units
+    assert units == (best["units"],) * best["variables"]
+    assert (out / "capacity.png").exists()
+    assert not (out / "capacity").exists()
+    assert command(words) == 0, command.err
+    assert "already has its code" in command.out
+    assert command(["explain", str(out), "shapes:96", "--only", "joint"]) == 0, command.err
+    report = (out / "explanations" / "report.html").read_text()
+    assert "this size was chosen" in report
+
+
+def test_a_size_is_given_once(trained: Path, tmp_path: Path, command: CommandLine) -> None:
+    words = ["discretize", str(trained), "shapes:96", "--out", str(tmp_path / "run")]
+    command.refuses([*words, "--set", SMALL[0]], "give --bits and --units as well")
+    command.refuses([*words, "--bits", "many"], "--bits many is neither a number nor auto")
+    command.refuses([*words, "--bits", "4000"], "--bits 4000: choose 2 to 1024")
+    command.refuses([*words, "--bits", "64", "--units", "8"], "choose 63 or 66")
 
 
 def test_bad_input_is_one_sentence(trained: Path, tmp_path: Path, command: CommandLine) -> None:
@@ -193,6 +228,7 @@ def test_a_head_learns_on_imagenet_weights(tmp_path: Path) -> None:
         "shapes:160",
         out,
         bits=8,
+        units=4,
         views=2,
         steps=60,
         size=32,

@@ -129,8 +129,12 @@ def discretize(  # noqa: PLR0913 - its options are its interface
     data: Data,
     *,
     out: Annotated[Path, option("RUN", "Run folder; an interrupted run is resumed.")],
-    bits: Annotated[int, option("N", "Bits of the code, a multiple of log2(units).")] = 64,
-    units: Annotated[int, option("N", "Units of every variable, a power of two.")] = 4,
+    bits: Annotated[
+        str, option("N", "Bits of the code: 16, 32, 64, 128 or another number; auto chooses.")
+    ] = "auto",
+    units: Annotated[
+        str, option("N", "Units of every variable, a power of two; auto chooses, without labels.")
+    ] = "auto",
     views: Annotated[int, option("N", "Augmented views per image.")] = 4,
     steps: Annotated[int, option("N", "Training steps, completed to a whole pass.")] = 400,
     size: Annotated[
@@ -147,15 +151,15 @@ def discretize(  # noqa: PLR0913 - its options are its interface
     """
     from imsvd.discretizing import discretize as give_code  # noqa: PLC0415
     from imsvd.distributed import rank  # noqa: PLC0415
-    from imsvd.figures import draw_training  # noqa: PLC0415
+    from imsvd.figures import draw_capacity, draw_training  # noqa: PLC0415
     from imsvd.runs import RunFolder  # noqa: PLC0415
 
     described = give_code(
         encoder,
         data,
         out,
-        bits=bits,
-        units=units,
+        bits=_number_or_auto("--bits", bits),
+        units=_number_or_auto("--units", units),
         views=views,
         steps=steps,
         size=size,
@@ -178,6 +182,17 @@ def discretize(  # noqa: PLR0913 - its options are its interface
         curves = draw_training(records, out / "training.png")
         print_path("Encoder", run.encoder_weights)
         print_path("Curves", curves)
+        if trials := run.trials():
+            print_path("Sizes tried", draw_capacity(trials, out / "capacity.png"))
+
+
+def _number_or_auto(name: str, value: str) -> int | None:
+    if value == "auto":
+        return None
+    try:
+        return int(value)
+    except ValueError as error:
+        raise InputError(f"{name} {value} is neither a number nor auto.") from error
 
 
 @app.command()

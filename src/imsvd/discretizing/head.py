@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from imsvd.runs import RunFolder
 from imsvd.views import keyed_uniforms
 
 PAIR_STREAM, HELD_OUT_STREAM = 2**16 - 2, 2**16 - 3
-"""Numbers of the random streams that choose views and held-out images; no real view has them."""
+"""Numbers of the random streams that choose pairs and held-out images; no real view has them."""
 LABELS = {"share_decided": "held", "share_agreeing": "same", "shared_nats": "nats"}
 """Column titles of what held-out images show."""
 
@@ -59,12 +60,28 @@ def split_rows(count: int, share: float, seed: int) -> tuple[Rows, Rows]:
     return np.sort(order[held_out:]), np.sort(order[:held_out])
 
 
-def choose_views(seed: int, epoch: int, rows: Rows, views: int) -> NDArray[np.int64]:
-    """Draw two different views for each image, (rows, 2)."""
-    uniforms = keyed_uniforms(seed, epoch, rows, view=PAIR_STREAM, draws=2)
+class Pairs(NamedTuple):
+    """Which features a batch compares: an image and a view of it, twice, (batch, 2) each."""
+
+    images: Rows
+    views: Rows
+
+
+def choose_pairs(seed: int, epoch: int, images: Rows, views: int) -> Pairs:
+    """Draw two different views of each image."""
+    uniforms = keyed_uniforms(seed, epoch, images, view=PAIR_STREAM, draws=2)
     first = np.floor(uniforms[:, 0] * views).astype(np.int64)
     step = 1 + np.floor(uniforms[:, 1] * (views - 1)).astype(np.int64)
-    return np.stack([first, (first + step) % views], axis=1)
+    return Pairs(np.stack([images] * 2, 1), np.stack([first, (first + step) % views], 1))
+
+
+def admit_neighbors(pairs: Pairs, nearest: Rows, share: float, seed: int, epoch: int) -> Pairs:
+    """Replace the second image by one of its `nearest` (batch, count) in `share` of the pairs."""
+    uniforms = keyed_uniforms(seed, epoch, pairs.images[:, 0], view=PAIR_STREAM, draws=2, start=2)
+    chosen = np.floor(uniforms[:, 1] * nearest.shape[1]).astype(np.int64)
+    neighbors = np.take_along_axis(nearest, chosen[:, None], 1)[:, 0]
+    second = np.where(uniforms[:, 0] < share, neighbors, pairs.images[:, 1])
+    return pairs._replace(images=np.stack([pairs.images[:, 0], second], 1))
 
 
 class HeadTraining(MethodTraining[FeaturePair]):
@@ -77,6 +94,7 @@ class HeadTraining(MethodTraining[FeaturePair]):
         encoder: the frozen encoder, whose backbone is saved with the head.
         images: identifies the images.
         features: (images, views + 1, width), the plain image last.
+        neighbors: of each training image, (images, count), if a neighbor may be its second view.
     """
 
     def __init__(
@@ -87,9 +105,11 @@ class HeadTraining(MethodTraining[FeaturePair]):
         encoder: Encoder,
         images: str,
         features: Half,
+        neighbors: Rows | None = None,
     ) -> None:
         assert config.frozen is not None
         self.frozen, self.encoder, self.features = config.frozen, encoder, features
+        self.neighbors = neighbors
         self.rows, self.held_out = split_rows(len(features), self.frozen.held_out, config.seed)
         self.order = EpochOrder(
             len(self.rows),
@@ -113,11 +133,20 @@ class HeadTraining(MethodTraining[FeaturePair]):
         """Yield this rank's features of two views per image."""
         for step in steps:
             epoch, positions = self.order.indices(step)
-            rows = self.rows[positions]
-            chosen = choose_views(self.config.seed, epoch, rows, self.frozen.views)
-            views = [self._read(rows, column) for column in chosen.T]
+            pairs = self._pairs(epoch, positions)
+            views = [
+                self._read(*column) for column in zip(pairs.images.T, pairs.views.T, strict=True)
+            ]
             release(self.features)
             yield FeaturePair(views, torch.from_numpy(positions).to(self.fabric.device))
+
+    def _pairs(self, epoch: int, positions: Rows) -> Pairs:
+        seed = self.config.seed
+        pairs = choose_pairs(seed, epoch, self.rows[positions], self.frozen.views)
+        if self.neighbors is None:
+            return pairs
+        nearest = self.neighbors[positions]
+        return admit_neighbors(pairs, nearest, self.frozen.neighbor_share, seed, epoch)
 
     def _read(self, rows: Rows, views: NDArray[np.int64]) -> Tensor:
         # In the order of the file, which a disk reads faster, and back.
@@ -131,8 +160,19 @@ class HeadTraining(MethodTraining[FeaturePair]):
         record["health"].pop("share_above_0.99", None)  # leaves room for what follows
         if len(self.held_out):
             units = self.config.method.code_head.units
-            head = self.method.get_submodule("projector")
-            record["health"] |= measure_codes(head, self.features, self.held_out, units)
+            record["health"] |= measure_codes(
+                self._saved_head(), self.features, self.held_out, units
+            )
+
+    def _saved_head(self) -> nn.Module:
+        """Return the head as it is saved, at the temperature of the code."""
+        head = copy.deepcopy(self.method.get_submodule("projector")).eval()
+        prefix = "projector."
+        saved = self.config.method.saved_state(self.method.state_dict())
+        head.load_state_dict(
+            {name.removeprefix(prefix): saved[name] for name in saved if name.startswith(prefix)}
+        )
+        return head
 
     def write_outputs(self) -> None:
         """Write the encoder, backbone included, when the head is complete."""

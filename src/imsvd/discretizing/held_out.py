@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import fmean
 
 import numpy as np
 import torch
@@ -10,14 +11,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from imsvd.code_measures import pair_information
 from imsvd.discretizing.cache import Half, release
-from imsvd.information import (
-    codes,
-    max_probabilities,
-    soft_discretize,
-    surprise,
-    variable_sums,
-)
+from imsvd.information import codes, max_probabilities, soft_discretize
+from imsvd.population.counting import spanning_tree
 
 CHUNK = 4096
 """Images per pass through the head."""
@@ -27,33 +24,46 @@ CHUNK = 4096
 def measure_codes(
     head: nn.Module, features: Half, rows: NDArray[np.int64], units: tuple[int, ...]
 ) -> dict[str, float]:
-    """Measure the hard codes of the images in `rows`.
+    """Measure the hard codes that `head`, in evaluation mode, gives the images in `rows`.
 
     Returns:
         share_decided: share of variables of plain images whose largest probability exceeds 0.9.
         share_agreeing: share of variables with the same unit in the first two augmented views.
-        shared_nats: mean mutual information of two variables over plain images, less what
-            independent variables show by chance in so few images.
+        shared_nats: mean mutual information of two variables over plain images.
+        surviving_nats: information that a variable of one view has about itself in the other,
+            summed over variables.
+        repeated_nats: information that variables of one view have about each other, summed over the
+            tree of the most dependent pairs and averaged over the two views.
+
+    Information is corrected for what independent variables show by chance in so few images.
     """
-    head.eval()
-    decided, agreeing = 0, 0
-    joint = torch.zeros(sum(units), sum(units), dtype=torch.float64)
+    decided = agreeing = 0
+    width = sum(units)
+    counts = torch.zeros(4, width, width, dtype=torch.float64)
     for chunk in _chunks(rows):
-        first, second, plain = (
+        views = [
             soft_discretize(head(_on(head, features[chunk, view])), units) for view in (0, 1, -1)
-        )
+        ]
         release(features)
-        decided += int((max_probabilities(plain, units) > 0.9).sum())
-        agreeing += int((codes(first, units) == codes(second, units)).sum())
-        hard = one_hot_codes(plain, units)
-        joint += (hard.T @ hard).double().cpu()
-    head.train()
+        decided += int((max_probabilities(views[-1], units) > 0.9).sum())
+        agreeing += int((codes(views[0], units) == codes(views[1], units)).sum())
+        first, second, whole = (one_hot_codes(q, units) for q in views)
+        pairs = (whole, whole), (first, second), (first, first), (second, second)
+        counts += torch.stack([left.T @ right for left, right in pairs]).double().cpu()
     choices = len(rows) * len(units)
+    plain, across, *within = counts
     return {
         "share_decided": decided / choices,
         "share_agreeing": agreeing / choices,
-        "shared_nats": shared_nats(joint, units, len(rows)),
+        "shared_nats": shared_nats(plain, units),
+        "surviving_nats": float(pair_information(across, units).diagonal().sum()),
+        "repeated_nats": fmean(_repeated(each, units) for each in within),
     }
+
+
+def _repeated(counts: Tensor, units: tuple[int, ...]) -> float:
+    information = pair_information(counts, units).clamp_min(0).numpy()
+    return float(sum(information[edge] for edge in spanning_tree(information)))
 
 
 def one_hot_codes(q: Tensor, units: tuple[int, ...]) -> Tensor:
@@ -62,26 +72,16 @@ def one_hot_codes(q: Tensor, units: tuple[int, ...]) -> Tensor:
     return torch.cat([F.one_hot(c, size).float() for c, size in zip(chosen, units, strict=True)], 1)
 
 
-def shared_nats(joint: Tensor, units: tuple[int, ...], count: int) -> float:
+def shared_nats(counts: Tensor, units: tuple[int, ...]) -> float:
     """Return the mean mutual information of two variables, given how often their units meet.
 
-    The part that `count` images show by chance is subtracted: (d' - 1)(d'' - 1) / 2N for variables
-    that use d' and d'' units (Miller, 1955).
-
     Args:
-        joint: (width, width) counts of pairs of units.
+        counts: (width, width) images that take both of two units.
         units: number of units of each variable.
-        count: number of images.
     """
-    if len(units) < 2 or not count:
+    if len(units) < 2:
         return 0.0
-    probabilities = joint / count
-    marginals = probabilities.diagonal()
-    single = variable_sums(surprise(marginals), units)
-    rows = torch.split(surprise(probabilities), list(units))
-    pairs = torch.stack([variable_sums(row.sum(0), units) for row in rows])
-    used = variable_sums((marginals > 0).double(), units) - 1
-    information = single[:, None] + single[None, :] - pairs - torch.outer(used, used) / (2 * count)
+    information = pair_information(counts, units)
     off_diagonal = ~torch.eye(len(units), dtype=torch.bool)
     return float(information[off_diagonal].mean())
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,12 @@ from imsvd.config import Config, override, parse_config
 from imsvd.datasets import ImageSource, open_source
 from imsvd.datasets.opening import absolute
 from imsvd.datasets.reading import image_key
-from imsvd.discretizing.cache import FeatureRequest, cached_features, weights_key
-from imsvd.discretizing.head import HeadTraining, split_rows
+from imsvd.datasets.sources import hash_listing
+from imsvd.discretizing.cache import FeatureRequest, Half, cached_features, weights_key
+from imsvd.discretizing.capacity import CodeSize, Trial, choose_size, ladder, read_trials
+from imsvd.discretizing.head import HeadTraining, Rows, split_rows
+from imsvd.discretizing.neighborhoods import feature_neighbors
+from imsvd.distributed import barrier, on_first_rank
 from imsvd.encoder import UNTRAINED, Encoder, load, open_encoder, saved_epoch
 from imsvd.engine.batches import EpochOrder
 from imsvd.engine.hardware import launch
@@ -22,7 +29,7 @@ from imsvd.engine.loop import shared_quarantine
 from imsvd.errors import InputError
 from imsvd.methods import IMSVDSettings
 from imsvd.pretrained import RANDOM, parse_spec
-from imsvd.progress import counted
+from imsvd.progress import counted, progress_bar
 from imsvd.runs import RunFolder
 from imsvd.views import ViewSettings, ViewsSettings
 
@@ -31,8 +38,12 @@ HIDDEN = 1024
 BATCH_SIZE = 1024
 MOST_EPOCHS = 20
 """Epochs that are logged and saved; with few images, an epoch has several passes over them."""
+CROPS = (0.5, 1.0)
+"""Share of an image that a view shows; the code of a photograph should survive a moderate crop."""
 WARMUP = 0.1
 """Share of the training in which the learning rate rises."""
+TRIAL_STEPS, TRIAL_HIDDEN, TRIAL_HELD_OUT = 100, 512, 1000
+"""Steps, hidden width and held-out images of the short trainings that find the size of a code."""
 FEATURES = "features"
 """Folder of cached features in a run folder, unless another one is named."""
 
@@ -42,8 +53,8 @@ def discretize(  # noqa: PLR0913 - its options are its interface
     data: str | Path,
     out: str | Path,
     *,
-    bits: int = 64,
-    units: int = 4,
+    bits: int | None = None,
+    units: int | None = None,
     views: int = 4,
     steps: int = 400,
     size: int | None = None,
@@ -57,8 +68,9 @@ def discretize(  # noqa: PLR0913 - its options are its interface
         encoder: a run folder, `timm:NAME[:FILE]` or `torchvision:NAME[:FILE]`; it stays as it is.
         data: a folder of images, or the name of a dataset such as "shapes" or "cifar10".
         out: the run folder.
-        bits: size of the code; there are bits / log2(units) variables.
-        units: units of every variable, a power of two.
+        bits: size of the code; there are bits / log2(units) variables. None: chosen without labels
+            (see `imsvd.discretizing.capacity`).
+        units: units of every variable, a power of two. None: chosen likewise.
         views: augmented views per image whose features are kept.
         steps: smallest number of training steps; the last pass over the images is completed.
         size: side of the images in pixels; the encoder's own if left out.
@@ -69,31 +81,145 @@ def discretize(  # noqa: PLR0913 - its options are its interface
     Returns:
         The encoder with its code.
     """
-    console = console or Console()
-    variables = count_variables(bits, units)
+    console, run = console or Console(), RunFolder(out)
     frozen = open_frozen(encoder, size)
     source = open_source(data, "train")
-    config = configure(frozen, encoder=encoder, data=data, views=views, head=(variables, units))
-    config = override(config, settings)
-    require_enough_images(config, len(source))
-    config = set_length(config, len(source), steps, settings)
-    train_head(config, frozen, source, RunFolder(out), cache, console)
+    sizes = possible_sizes(run, bits, units, len(source), settings)
+
+    def configured(head: CodeSize) -> Config:
+        config = configure(frozen, encoder=encoder, data=data, views=views, head=head)
+        config = override(config, settings)
+        require_enough_images(config, len(source))
+        return set_length(config, len(source), steps, settings)
+
+    config = configured(sizes[0])
+    run.begin(config)
+    shared = SharedFeatures(frozen, source, config, run, cache, console)
+    if len(sizes) > 1:
+        config = configured(choose_by_trials(shared, sizes, configured, settings))
+    train_head(config, shared, run)
     return load(out)
 
 
-def count_variables(bits: int, units: int) -> int:
-    """Return the number of variables of a code of `bits`; raise if there is none."""
-    each = units.bit_length() - 1
-    if units < 2 or units != 2**each:
-        raise InputError(f"--units {units} is not a power of two; choose 2, 4, 8 or 16.")
-    if bits < each or bits % each:
-        below, above = bits // each * each, (bits // each + 1) * each
-        nearest = f"{below} or {above}" if below > 0 else f"{above}"
-        raise InputError(
-            f"--bits {bits} is not a multiple of {each}, the bits of a variable of {units} units; "
-            f"choose {nearest}."
+def possible_sizes(
+    run: RunFolder, bits: int | None, units: int | None, images: int, settings: Sequence[str]
+) -> list[CodeSize]:
+    """Return the sizes that the code may have: one if it is given, or fixed by an earlier call."""
+    sizes = ladder(bits, units, images)
+    named = {setting.partition("=")[0].strip() for setting in settings}
+    if len(sizes) > 1 and (fixed := sorted(named & {"method.projector", "method.units"})):
+        raise InputError(f"{fixed[0]} fixes the size of the code; give --bits and --units as well.")
+    if len(sizes) > 1 and run.has_saved:
+        head = run.config().method.code_head
+        chosen = CodeSize(len(head.units), head.units[0]) if head.units else None
+        sizes = [size for size in sizes if size == chosen] or sizes[:1]
+    return sizes
+
+
+class SharedFeatures:
+    """What heads of any size share: the encoder, its cached features and the images' neighbors.
+
+    Args:
+        encoder: the frozen encoder.
+        source: the images.
+        config: of any of the heads.
+        run: the run folder, which keeps the features unless `cache` is another folder.
+        cache: see `discretize`.
+        console: where to show progress.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        source: ImageSource,
+        config: Config,
+        run: RunFolder,
+        cache: str | Path | None,
+        console: Console,
+    ) -> None:
+        self.encoder, self.source, self.run = encoder, source, run
+        self.fabric = launch(config.compute)
+        self.console = console if self.fabric.is_global_zero else Console(quiet=True)
+        if self.fabric.world_size > 1 and self.fabric.device.type == "cpu":
+            self.console.print(
+                "[yellow]BatchNorm is not synchronized between CPU processes.[/yellow]"
+            )
+        self._config = config
+        self._folder = run.path / FEATURES if cache is None else Path(cache).expanduser()
+        self._neighbors: dict[float, Rows] = {}
+
+    @cached_property
+    def features(self) -> Half:
+        """Features of every image, computed if they are not cached."""
+        config = self._config
+        assert config.frozen is not None
+        quarantine = shared_quarantine(self.source, config.data.bad_image_limit, self.run.path)
+        pair = config.views.views
+        every = tuple(pair[number % len(pair)] for number in range(config.frozen.views))
+        views = ViewsSettings(views=every, evaluation_size=config.views.evaluation_size)
+        request = FeatureRequest(self.encoder, self.source, views, config.seed)
+        return cached_features(
+            request, self._folder, config.compute, self.fabric, quarantine, self.console
         )
-    return bits // each
+
+    def neighbors(self, config: Config) -> Rows | None:
+        """Return the neighbors of the images that `config` trains on, or None if it uses none."""
+        assert config.frozen is not None
+        rows, _ = split_rows(len(self.features), config.frozen.held_out, config.seed)
+        count = min(config.frozen.neighbors, len(rows) - 1)
+        if not count or not config.frozen.neighbor_share:
+            return None
+        share = config.frozen.held_out
+        if share not in self._neighbors:
+            self._neighbors[share] = feature_neighbors(
+                self.features, rows, count, config.seed, self.fabric.device, self.console
+            )
+        return self._neighbors[share]
+
+
+def choose_by_trials(
+    shared: SharedFeatures,
+    sizes: Sequence[CodeSize],
+    configured: Callable[[CodeSize], Config],
+    settings: Sequence[str],
+) -> CodeSize:
+    """Train each size for a short while and return the one whose code says most that lasts."""
+    images = len(shared.source)
+    held_out = min(0.5, max(0.1, TRIAL_HELD_OUT / images))
+    bar = progress_bar(shared.console)
+
+    def shortened(size: CodeSize) -> Config:
+        lean = (
+            f"method.projector=[{TRIAL_HIDDEN},{size.variables * size.units}]",
+            f"frozen.held_out={held_out}",
+        )
+        config = override(configured(size), lean)
+        return set_length(config, images, TRIAL_STEPS, settings, most_epochs=1)
+
+    def attempt(size: CodeSize) -> Trial:
+        run = RunFolder(folder / key / f"{size.variables}x{size.units}")
+        train_head(shortened(size), shared, run, Console(quiet=True))
+        barrier()  # the first rank writes the metrics
+        health = run.metrics()[-1]["health"]
+        bar.advance(task)
+        return Trial(size, health["surviving_nats"], health["repeated_nats"])
+
+    folder = shared.run.path / "capacity"
+    key = trials_key(shortened(sizes[0]), image_key(shared.source))
+    shared.console.print(f"Size of the code: {len(sizes)} short trials", highlight=False)
+    shared.neighbors(shortened(sizes[0]))
+    with bar:
+        done = len(read_trials(shared.run.capacity, key))
+        task = bar.add_task("trials", total=len(sizes), completed=done)
+        chosen = choose_size(sizes, attempt, shared.run.capacity, key)
+    on_first_rank(partial(shutil.rmtree, folder, ignore_errors=True))
+    return chosen
+
+
+def trials_key(config: Config, images: str) -> str:
+    """Return a hash of everything that trials depend on besides the size."""
+    values = config.model_dump(mode="json", exclude={"compute"})
+    return hash_listing([json.dumps(values).encode(), images.encode()])
 
 
 def open_frozen(spec: str | Path, size: int | None) -> Encoder:
@@ -115,23 +241,17 @@ def configure(
     encoder: str | Path,
     data: str | Path,
     views: int,
-    head: tuple[int, int],
+    head: CodeSize,
 ) -> Config:
-    """Return the configuration of a head of `head` = (variables, units), before overrides."""
-    variables, units = head
+    """Return the configuration of a head of the size `head`, before overrides."""
     described = frozen.description
     view = ViewSettings(
-        size=described.size, crop_scale=(0.2, 1.0), mean=described.mean, std=described.std
+        size=described.size, crop_scale=CROPS, mean=described.mean, std=described.std
     )
     values: dict[str, Any] = {
         "data": {"source": absolute(data)},
         "backbone": described.backbone.model_dump(),
-        "method": IMSVDSettings(
-            projector=(HIDDEN, variables * units),
-            units=units,
-            joint="within",
-            off_diagonal_weight=3.0,
-        ).model_dump(),
+        "method": head_settings(head).model_dump(),
         "views": {"views": [view.model_dump()] * 2},
         "optimizer": {
             "name": "adamw",
@@ -151,6 +271,22 @@ def configure(
     return parse_config(values)
 
 
+def head_settings(size: CodeSize) -> IMSVDSettings:
+    """Return the loss in the form that keeps a code's variables decided and independent.
+
+    It differs from the paper's in four ways: pairs of variables are judged within each view, with
+    ten times the weight; the temperature falls while training; and the saved code is sharp.
+    """
+    return IMSVDSettings(
+        projector=(HIDDEN, size.variables * size.units),
+        units=size.units,
+        joint="within",
+        off_diagonal_weight=10.0,
+        final_temperature=0.1,
+        code_temperature=0.01,
+    )
+
+
 def _absolute_spec(spec: str | Path) -> str:
     """Return the encoder's name with absolute paths, so that it can be found from anywhere."""
     parsed = parse_spec(str(spec))
@@ -161,7 +297,13 @@ def _absolute_spec(spec: str | Path) -> str:
     return f"{parsed.library}:{parsed.name}:{Path(parsed.weights).expanduser().resolve()}"
 
 
-def set_length(config: Config, images: int, steps: int, settings: Sequence[str]) -> Config:
+def set_length(
+    config: Config,
+    images: int,
+    steps: int,
+    settings: Sequence[str],
+    most_epochs: int = MOST_EPOCHS,
+) -> Config:
     """Return `config` with the batch that `images` allow and the epochs that `steps` take.
 
     Whatever `settings` name stays as it is.
@@ -176,7 +318,7 @@ def set_length(config: Config, images: int, steps: int, settings: Sequence[str])
         # Up to eight processes can share a multiple of eight.
         batch = min(batch, len(rows) // 8 * 8 or len(rows))
     passes = math.ceil(steps / EpochOrder(len(rows), batch, config.seed).steps_per_epoch)
-    per_epoch = math.ceil(passes / MOST_EPOCHS)
+    per_epoch = math.ceil(passes / most_epochs)
     changes: dict[str, float] = {"training.batch_size": batch}
     if "training.epochs" not in named:
         changes["training.epochs"] = math.ceil(passes / per_epoch)
@@ -199,33 +341,20 @@ def require_enough_images(config: Config, images: int) -> None:
 
 
 def train_head(
-    config: Config,
-    encoder: Encoder,
-    source: ImageSource,
-    run: RunFolder,
-    cache: str | Path | None,
-    console: Console,
+    config: Config, shared: SharedFeatures, run: RunFolder, console: Console | None = None
 ) -> None:
-    """Cache the features and train until all epochs are done, continuing what `run` may hold."""
-    assert config.frozen is not None
-    run.begin(config)
-    fabric = launch(config.compute)
-    if not fabric.is_global_zero:
-        console = Console(quiet=True)
-    if fabric.world_size > 1 and fabric.device.type == "cpu":
-        console.print("[yellow]BatchNorm is not synchronized between CPU processes.[/yellow]")
+    """Train until all epochs are done, continuing what `run` may hold."""
+    console = console or shared.console
+    on_first_rank(partial(run.begin, config))
     if saved_epoch(run) == config.training.epochs:  # its features may have been deleted since
         console.print(f"{run.path} already has its code.", highlight=False, soft_wrap=True)
         return
-    quarantine = shared_quarantine(source, config.data.bad_image_limit, run.path)
-    pair = config.views.views
-    every = tuple(pair[number % len(pair)] for number in range(config.frozen.views))
-    request = FeatureRequest(
-        encoder,
-        source,
-        ViewsSettings(views=every, evaluation_size=config.views.evaluation_size),
-        config.seed,
-    )
-    folder = run.path / FEATURES if cache is None else Path(cache).expanduser()
-    features = cached_features(request, folder, config.compute, fabric, quarantine, console)
-    HeadTraining(config, run, fabric, encoder, image_key(source), features).fit(console)
+    HeadTraining(
+        config,
+        run,
+        shared.fabric,
+        shared.encoder,
+        image_key(shared.source),
+        shared.features,
+        shared.neighbors(config),
+    ).fit(console)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from imsvd.explanations.subject import Collector, ReadBatch, State, Subject, evenly_spaced
 from imsvd.files import write_atomically
-from imsvd.information import codes, max_probabilities, soft_discretize
+from imsvd.information import certainty, codes, max_probabilities, soft_discretize
 
 FILE_NAME = "encodings.safetensors"
 PICTURES_NAME = "pictures.safetensors"
@@ -126,7 +126,8 @@ class EncodingsCollector(Collector):
         encoder, units = self.subject.encoder, self.subject.units
         normalized = encoder.normalize(batch.crops)
         features = encoder.backbone(normalized.contiguous(memory_format=torch.channels_last))
-        q = soft_discretize(encoder.projector(features), units).float().cpu()
+        precise = soft_discretize(encoder.projector(features).cpu().double(), units)
+        q = precise.float()
         largest = max_probabilities(q, units)
         sampled = [row for row, index in enumerate(batch.indices) if index in self._sample]
         made = {
@@ -141,7 +142,7 @@ class EncodingsCollector(Collector):
         self.sums["marginals"] += q.double().sum(0)
         self.sums["histogram"] += torch.histc(largest, HISTOGRAM_BINS, 0, 1).long()
         self.sums["above"] += torch.tensor([int((largest > level).sum()) for level in THRESHOLDS])
-        self._top.add(q, torch.tensor(batch.indices))
+        self._top.add(certainty(precise, units), torch.tensor(batch.indices))
         self._count += len(q)
         self._keep_pictures(batch)
 
@@ -190,15 +191,16 @@ class Best(NamedTuple):
     images: Tensor
     """(width, count) int64 positions; -1 where there were too few images."""
     scores: Tensor
-    """(width, count) float32; 0 where there is no image."""
+    """(width, count) float32 probabilities; 0 where there is no image."""
 
 
 class TopImages:
-    """Keeps the `count` images with the highest probability of each of `width` units.
+    """Keeps the `count` images that are most certain of each of `width` units.
 
-    A score and a position form one 64-bit key: the bits of a non-negative float32 sort as the float
-    does, and below them the position counts backwards. Keys are unique, so the result does not
-    depend on the order or the batches in which images arrive.
+    Images are ordered by `certainty`, because the probabilities of sharp codes round to 1. A score and
+    a position form one 64-bit key: the bits of a non-negative float32 sort as the float does, and
+    below them the position counts backwards. Keys are unique, so the result does not depend on the
+    order or the batches in which images arrive.
     """
 
     _LOW = 2**32 - 1
@@ -206,9 +208,9 @@ class TopImages:
     def __init__(self, width: int, count: int) -> None:
         self.keys = torch.full((width, count), -1, dtype=torch.int64)
 
-    def add(self, q: Tensor, images: Tensor) -> None:
-        """Add the probabilities (batch, width) of the images at positions (batch,)."""
-        bits = q.detach().cpu().float().T.contiguous().view(torch.int32).long()
+    def add(self, certainties: Tensor, images: Tensor) -> None:
+        """Add the certainties (batch, width) of the images at positions (batch,)."""
+        bits = certainties.detach().cpu().float().T.contiguous().view(torch.int32).long()
         keys = (bits << 32) | (self._LOW - images.cpu().long())
         count = self.keys.shape[1]
         best = keys.topk(min(count, keys.shape[1]), dim=1).values
@@ -217,7 +219,7 @@ class TopImages:
     def best(self) -> Best:
         """Return the best images so far."""
         empty = self.keys < 0
-        scores = (self.keys >> 32).int().view(torch.float32)
+        scores = -torch.expm1(-(self.keys >> 32).int().view(torch.float32))
         images = self._LOW - (self.keys & self._LOW)
         return Best(images.masked_fill(empty, -1), scores.masked_fill(empty, 0.0))
 

@@ -28,7 +28,7 @@ from imsvd.explanations.sections import (
     table,
 )
 from imsvd.explanations.subject import Subject
-from imsvd.figures import draw_training
+from imsvd.figures import draw_capacity, draw_training
 from imsvd.files import write_atomically
 from imsvd.progress import counted
 from imsvd.runs import RunFolder
@@ -155,6 +155,8 @@ def _training(run: RunFolder) -> list[Html]:
         )
         if (drawn := _training_figure(run, records, alt)) is not None:
             content.append(drawn)
+    if (trials := run.trials()) and (drawn := _capacity_figure(trials)) is not None:
+        content.append(drawn)
     with contextlib.suppress(InputError):  # there are no results
         rows = [
             (row.protocol, named(row.data), row.metric.replace("_", " "), f"{row.value:.2f}")
@@ -171,6 +173,17 @@ def _training_figure(run: RunFolder, records: Sequence[Mapping[str, Any]], alt: 
         return figure(existing, alt)
     with tempfile.TemporaryDirectory() as folder:
         return figure(draw_training(records, Path(folder) / "training.png"), alt)
+
+
+def _capacity_figure(trials: Sequence[Mapping[str, Any]]) -> Html | None:
+    best = next(trial for trial in trials if trial["best"])
+    alt = (
+        f"Line chart: information that lasts in codes of {len(trials)} sizes, measured on held-out "
+        f"images without labels. {best['variables']} variables of {best['units']} units have the "
+        f"most, {best['lasting_nats']:.1f} nats; this size was chosen."
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        return figure(draw_capacity(trials, Path(folder) / "capacity.png"), alt)
 
 
 def _methods(parts: Mapping[str, Part]) -> Html:

@@ -1,8 +1,9 @@
 """IMSVD as a method: backbone, projector and the cross-joint entropy loss (arXiv 2501.03469)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal, Self
 
+import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
@@ -10,6 +11,9 @@ from imsvd.information import dead_units, one_hotness, resolve_units, soft_discr
 from imsvd.losses.imsvd import IMSVDLoss
 from imsvd.methods.base import PairwiseMethod
 from imsvd.methods.settings import CodeHead, MethodSettings, layer_widths
+
+COOLING = 0.9
+"""Share of the training in which the temperature falls."""
 
 
 class IMSVDSettings(MethodSettings):
@@ -37,6 +41,15 @@ class IMSVDSettings(MethodSettings):
         "cross",
         description="joint probabilities of OE: across the views (Eq. 11), or within each (Eq. 9)",
     )
+    final_temperature: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="temperature of the softmax that training ends with; it begins with the paper's, 1",
+    )
+    code_temperature: float = Field(
+        1.0, gt=0, le=1, description="temperature of the softmax of the saved code"
+    )
 
     admits_local_views: ClassVar = True
     labels: ClassVar = {
@@ -52,6 +65,8 @@ class IMSVDSettings(MethodSettings):
     @model_validator(mode="after")
     def _check_units(self) -> Self:
         resolve_units(self.projector[-1], self.units)
+        if self.standardize and self.code_temperature < 1:
+            raise ValueError("code_temperature needs a projector without standardize")
         return self
 
     @property
@@ -59,6 +74,13 @@ class IMSVDSettings(MethodSettings):
         """The projector, whose outputs are the units of all variables."""
         units = resolve_units(self.projector[-1], self.units)
         return CodeHead(self.projector, self.standardize, units)
+
+    def saved_state(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return `state` with the code's temperature in the weights of the last layer."""
+        if self.code_temperature == 1:
+            return dict(state)
+        last = [name for name in state if name.startswith("projector.")][-1]
+        return {**state, last: state[last] / self.code_temperature}
 
     def smallest(self) -> Self:
         """Return the form with two variables, which keep their units, and hidden layers of 8."""
@@ -69,9 +91,15 @@ class IMSVDSettings(MethodSettings):
 
 
 class IMSVD(PairwiseMethod):
-    """Two views through one network, softly discretized and tied by information."""
+    """Two views through one network, softly discretized and tied by information.
+
+    Where `final_temperature` is below 1, the logits are divided by a temperature that falls
+    geometrically. Entropies of soft probabilities flatter a code: undecided variables look even and
+    independent. A low temperature makes them the entropies of the hard codes that people use.
+    """
 
     loss: IMSVDLoss
+    temperature: Tensor
 
     def __init__(self, settings: IMSVDSettings, backbone: nn.Module, num_samples: int = 0) -> None:
         del num_samples
@@ -90,6 +118,21 @@ class IMSVD(PairwiseMethod):
             normalization=settings.normalization,
             joint=settings.joint,
         )
+        self.final_temperature = settings.final_temperature
+        if self.final_temperature < 1:
+            self.register_buffer("temperature", torch.ones(()))
+
+    def project(self, views: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the features and the logits of every view."""
+        features, logits = super().project(views)
+        if self.final_temperature < 1:
+            logits = [values / self.temperature for values in logits]
+        return features, logits
+
+    def after_step(self, progress: float) -> None:
+        """Lower the temperature."""
+        if self.final_temperature < 1:
+            self.temperature.fill_(self.final_temperature ** min(1.0, progress / COOLING))
 
     def bounds(self, batch_size: int) -> dict[str, dict[str, float]]:
         """Return the ideal, uniform and collapsed values and the limit of a batch."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 from pydantic import Field
+from torch import Tensor
 
 from imsvd.errors import InputError
 from imsvd.settings import Settings
@@ -88,6 +89,10 @@ class MethodSettings(Settings):
     def code_head(self) -> CodeHead:
         """The head an encoder keeps besides the backbone; none unless the method learns codes."""
         return CodeHead()
+
+    def saved_state(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the weights to save of a trained method's `state`."""
+        return dict(state)
 
     @property
     def views_with_gradient(self) -> float:

@@ -1,0 +1,61 @@
+"""The nearest images of every image by features, found in blocks so that time grows with the number of images."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+
+from imsvd.discretizing.cache import Half, release
+from imsvd.distributed import gather_lists, rank, world_size
+from imsvd.evaluation import nearest_neighbors
+from imsvd.progress import progress_bar
+from imsvd.views import keyed_uniforms
+
+BLOCK = 16_384
+"""Most images compared with each other; of more images, random blocks of this size are."""
+BLOCK_STREAM = 2**16 - 4
+"""Number of the random stream that deals images to blocks; no real view has it."""
+
+Rows = NDArray[np.int64]
+
+
+def feature_neighbors(
+    features: Half, rows: Rows, count: int, seed: int, device: torch.device, console: Console
+) -> Rows:
+    """Return the images most similar to each image of `rows` by cosine, (rows, count).
+
+    Processes share the blocks, and all of them get the whole result.
+
+    Args:
+        features: (images, views + 1, width); the plain image, which is last, is compared.
+        rows: images to compare with each other.
+        count: neighbors per image, at most one less than there are images in a block.
+        seed: decides the blocks.
+        device: where to compare.
+        console: where to show progress.
+    """
+    keys = keyed_uniforms(seed, 0, rows, view=BLOCK_STREAM, draws=1)[:, 0]
+    blocks = np.array_split(np.argsort(keys, kind="stable"), -(-len(rows) // BLOCK))
+    found: list[tuple[int, Rows]] = []
+    with progress_bar(console) as bar:
+        own = range(rank(), len(blocks), world_size())
+        for number in bar.track(own, description="neighbors"):
+            block = np.sort(blocks[number])
+            found.append((number, _within(features, rows[block], count, device)))
+    neighbors = np.empty((len(rows), count), np.int64)
+    for number, images in gather_lists(found):
+        neighbors[np.sort(blocks[number])] = images
+    return neighbors
+
+
+def _within(features: Half, images: Rows, count: int, device: torch.device) -> Rows:
+    """Return the nearest of `images` to each of them, itself excluded, (images, count)."""
+    plain = torch.from_numpy(features[images, -1].astype(np.float32)).to(device)
+    release(features)
+    nearest = nearest_neighbors(plain, plain, count + 1).indices.cpu().numpy()
+    own = nearest == np.arange(len(images))[:, None]
+    own[~own.any(1), -1] = True  # among more equal images than neighbors, it may not find itself
+    others: Rows = nearest[~own].reshape(len(images), count)
+    return images[others]

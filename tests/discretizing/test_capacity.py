@@ -1,0 +1,62 @@
+"""The size of a code, chosen without labels."""
+
+from pathlib import Path
+
+import pytest
+
+from imsvd.discretizing.capacity import CodeSize, Trial, choose_size, ladder, read_trials
+from imsvd.errors import InputError
+
+
+def test_the_ladder_has_every_size_that_the_images_can_fill() -> None:
+    assert ladder(None, None, 10_000)[:2] == [CodeSize(5, 8), CodeSize(16, 2)]
+    assert {size.units for size in ladder(None, None, 10_000)} == {2, 4, 8}
+    assert {size.units for size in ladder(None, None, 63)} == {2, 4}
+    assert [size.bits for size in ladder(None, 4, 10_000)] == [16, 32, 64, 128]
+
+
+def test_bits_that_are_given_are_kept_exactly() -> None:
+    assert ladder(64, None, 10_000) == [CodeSize(64, 2), CodeSize(32, 4)]
+    assert ladder(48, None, 10_000) == [CodeSize(48, 2), CodeSize(24, 4), CodeSize(16, 8)]
+    assert ladder(64, 16, 10) == [CodeSize(16, 16)]
+
+
+@pytest.mark.parametrize(("bits", "units"), [(0, None), (1, None), (4096, None), (10, 16), (8, 3)])
+def test_sizes_that_do_not_exist_are_refused(bits: int, units: int | None) -> None:
+    with pytest.raises(InputError, match=r"--bits|--units"):
+        ladder(bits, units, 10_000)
+
+
+def test_too_few_images_for_any_code_are_refused() -> None:
+    with pytest.raises(InputError, match="3 images"):
+        ladder(None, None, 3)
+
+
+def test_the_size_with_most_that_lasts_is_chosen(tmp_path: Path) -> None:
+    trials = {
+        CodeSize(8, 2): Trial(CodeSize(8, 2), 3.0, 0.1),
+        CodeSize(16, 2): Trial(CodeSize(16, 2), 5.0, 0.2),
+        CodeSize(32, 2): Trial(CodeSize(32, 2), 9.0, 4.5),
+    }
+    path = tmp_path / "capacity.json"
+    assert choose_size(list(trials), trials.__getitem__, path, "a") == CodeSize(16, 2)
+    assert read_trials(path) == list(trials.values())
+
+
+def test_an_interrupted_choice_does_not_repeat_its_trials(tmp_path: Path) -> None:
+    sizes, path = [CodeSize(8, 2), CodeSize(16, 2)], tmp_path / "capacity.json"
+    made: list[CodeSize] = []
+
+    def attempt(size: CodeSize) -> Trial:
+        if size.variables == 16 and not made.count(size):
+            made.append(size)
+            raise KeyboardInterrupt
+        made.append(size)
+        return Trial(size, float(size.variables), 0.0)
+
+    with pytest.raises(KeyboardInterrupt):
+        choose_size(sizes, attempt, path, "a")
+    assert choose_size(sizes, attempt, path, "a") == CodeSize(16, 2)
+    assert made.count(CodeSize(8, 2)) == 1
+    choose_size(sizes, attempt, path, "other settings")
+    assert made.count(CodeSize(8, 2)) == 2
