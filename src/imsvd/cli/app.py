@@ -173,3 +173,13 @@ def whole_numbers(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise InputError(f"{text!r} is not a list of integers such as 1,2,4.") from None
+
+
+def number_or_auto(name: str, value: str) -> int | None:
+    """Return the number that an option was given, or None for auto."""
+    if value == "auto":
+        return None
+    try:
+        return int(value)
+    except ValueError as error:
+        raise InputError(f"{name} {value} is neither a number nor auto.") from error

@@ -13,6 +13,7 @@ from imsvd.cli.app import (
     bench,
     console,
     name_list,
+    number_or_auto,
     option,
     print_path,
     whole_numbers,
@@ -128,7 +129,9 @@ def bench_codes(  # noqa: PLR0913 - its options are its interface
             "ENCODER", "Encoder that judges whether images of a unit are alike. Default: ENCODER."
         ),
     ] = None,
-    units: Annotated[int, option("N", "Units of a variable of our code, a power of two.")] = 4,
+    units: Annotated[
+        str, option("N", "Units of a variable of our code, a power of two; auto chooses.")
+    ] = "auto",
     views: Annotated[int, option("N", "Augmented views per training image.")] = 4,
     steps: Annotated[int, option("N", "Smallest number of training steps of our heads.")] = 400,
     settings: Sets = None,
@@ -148,7 +151,7 @@ def bench_codes(  # noqa: PLR0913 - its options are its interface
         size=size,
         cache=cache,
         judge=judge,
-        head=HeadOptions(units, views, steps, tuple(settings or ())),
+        head=HeadOptions(number_or_auto("--units", units), views, steps, tuple(settings or ())),
     )
     compare_codes(benchmark, console)
     print_path("Results", out / "codes.md")

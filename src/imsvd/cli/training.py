@@ -22,6 +22,7 @@ from imsvd.cli.app import (
     argument,
     console,
     name_list,
+    number_or_auto,
     option,
     print_path,
     whole_numbers,
@@ -158,8 +159,8 @@ def discretize(  # noqa: PLR0913 - its options are its interface
         encoder,
         data,
         out,
-        bits=_number_or_auto("--bits", bits),
-        units=_number_or_auto("--units", units),
+        bits=number_or_auto("--bits", bits),
+        units=number_or_auto("--units", units),
         views=views,
         steps=steps,
         size=size,
@@ -184,15 +185,6 @@ def discretize(  # noqa: PLR0913 - its options are its interface
         print_path("Curves", curves)
         if trials := run.trials():
             print_path("Sizes tried", draw_capacity(trials, out / "capacity.png"))
-
-
-def _number_or_auto(name: str, value: str) -> int | None:
-    if value == "auto":
-        return None
-    try:
-        return int(value)
-    except ValueError as error:
-        raise InputError(f"{name} {value} is neither a number nor auto.") from error
 
 
 @app.command()

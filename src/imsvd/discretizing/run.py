@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from lightning_fabric import Fabric
 from rich.console import Console
 
 from imsvd.config import Config, override, parse_config
@@ -94,9 +95,10 @@ def discretize(  # noqa: PLR0913 - its options are its interface
 
     config = configured(sizes[0])
     run.begin(config)
-    shared = SharedFeatures(frozen, source, config, run, cache, console)
+    folder = run.path / FEATURES if cache is None else Path(cache).expanduser()
+    shared = share_features(frozen, source, config, run, folder, console)
     if len(sizes) > 1:
-        config = configured(choose_by_trials(shared, sizes, configured, settings))
+        config = configured(choose_by_trials(shared, run, sizes, configured, settings))
     train_head(config, shared, run)
     return load(out)
 
@@ -117,50 +119,33 @@ def possible_sizes(
 
 
 class SharedFeatures:
-    """What heads of any size share: the encoder, its cached features and the images' neighbors.
+    """What heads of any size share: the encoder, its features and the neighbors of the images.
 
     Args:
         encoder: the frozen encoder.
         source: the images.
-        config: of any of the heads.
-        run: the run folder, which keeps the features unless `cache` is another folder.
-        cache: see `discretize`.
+        fabric: launched.
         console: where to show progress.
+        make: returns the features, (images, views + 1, width); called when they are first needed.
     """
 
     def __init__(
         self,
         encoder: Encoder,
         source: ImageSource,
-        config: Config,
-        run: RunFolder,
-        cache: str | Path | None,
+        fabric: Fabric,
         console: Console,
+        make: Callable[[], Half],
     ) -> None:
-        self.encoder, self.source, self.run = encoder, source, run
-        self.fabric = launch(config.compute)
-        self.console = console if self.fabric.is_global_zero else Console(quiet=True)
-        if self.fabric.world_size > 1 and self.fabric.device.type == "cpu":
-            self.console.print(
-                "[yellow]BatchNorm is not synchronized between CPU processes.[/yellow]"
-            )
-        self._config = config
-        self._folder = run.path / FEATURES if cache is None else Path(cache).expanduser()
-        self._neighbors: dict[float, Rows] = {}
+        self.encoder, self.source = encoder, source
+        self.fabric, self.console = fabric, console
+        self._make = make
+        self._neighbors: dict[tuple[float, int], Rows] = {}
 
     @cached_property
     def features(self) -> Half:
-        """Features of every image, computed if they are not cached."""
-        config = self._config
-        assert config.frozen is not None
-        quarantine = shared_quarantine(self.source, config.data.bad_image_limit, self.run.path)
-        pair = config.views.views
-        every = tuple(pair[number % len(pair)] for number in range(config.frozen.views))
-        views = ViewsSettings(views=every, evaluation_size=config.views.evaluation_size)
-        request = FeatureRequest(self.encoder, self.source, views, config.seed)
-        return cached_features(
-            request, self._folder, config.compute, self.fabric, quarantine, self.console
-        )
+        """Features of every image."""
+        return self._make()
 
     def neighbors(self, config: Config) -> Rows | None:
         """Return the neighbors of the images that `config` trains on, or None if it uses none."""
@@ -169,16 +154,44 @@ class SharedFeatures:
         count = min(config.frozen.neighbors, len(rows) - 1)
         if not count or not config.frozen.neighbor_share:
             return None
-        share = config.frozen.held_out
-        if share not in self._neighbors:
-            self._neighbors[share] = feature_neighbors(
+        key = config.frozen.held_out, config.seed
+        if key not in self._neighbors:
+            self._neighbors[key] = feature_neighbors(
                 self.features, rows, count, config.seed, self.fabric.device, self.console
             )
-        return self._neighbors[share]
+        return self._neighbors[key]
+
+
+def share_features(
+    encoder: Encoder,
+    source: ImageSource,
+    config: Config,
+    run: RunFolder,
+    folder: Path,
+    console: Console,
+) -> SharedFeatures:
+    """Launch the processes and return the features that `folder` keeps, computed when needed."""
+    fabric = launch(config.compute)
+    if not fabric.is_global_zero:
+        console = Console(quiet=True)
+    if fabric.world_size > 1 and fabric.device.type == "cpu":
+        console.print("[yellow]BatchNorm is not synchronized between CPU processes.[/yellow]")
+
+    def make() -> Half:
+        assert config.frozen is not None
+        quarantine = shared_quarantine(source, config.data.bad_image_limit, run.path)
+        pair = config.views.views
+        every = tuple(pair[number % len(pair)] for number in range(config.frozen.views))
+        views = ViewsSettings(views=every, evaluation_size=config.views.evaluation_size)
+        request = FeatureRequest(encoder, source, views, config.seed)
+        return cached_features(request, folder, config.compute, fabric, quarantine, console)
+
+    return SharedFeatures(encoder, source, fabric, console, make)
 
 
 def choose_by_trials(
     shared: SharedFeatures,
+    run: RunFolder,
     sizes: Sequence[CodeSize],
     configured: Callable[[CodeSize], Config],
     settings: Sequence[str],
@@ -197,21 +210,21 @@ def choose_by_trials(
         return set_length(config, images, TRIAL_STEPS, settings, most_epochs=1)
 
     def attempt(size: CodeSize) -> Trial:
-        run = RunFolder(folder / key / f"{size.variables}x{size.units}")
-        train_head(shortened(size), shared, run, Console(quiet=True))
+        trial = RunFolder(folder / key / f"{size.variables}x{size.units}")
+        train_head(shortened(size), shared, trial, Console(quiet=True))
         barrier()  # the first rank writes the metrics
-        health = run.metrics()[-1]["health"]
+        health = trial.metrics()[-1]["health"]
         bar.advance(task)
         return Trial(size, health["surviving_nats"], health["repeated_nats"])
 
-    folder = shared.run.path / "capacity"
+    folder = run.path / "capacity"
     key = trials_key(shortened(sizes[0]), image_key(shared.source))
     shared.console.print(f"Size of the code: {len(sizes)} short trials", highlight=False)
     shared.neighbors(shortened(sizes[0]))
     with bar:
-        done = len(read_trials(shared.run.capacity, key))
+        done = len(read_trials(run.capacity, key))
         task = bar.add_task("trials", total=len(sizes), completed=done)
-        chosen = choose_size(sizes, attempt, shared.run.capacity, key)
+        chosen = choose_size(sizes, attempt, run.capacity, key)
     on_first_rank(partial(shutil.rmtree, folder, ignore_errors=True))
     return chosen
 

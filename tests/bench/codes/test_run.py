@@ -26,7 +26,18 @@ def _short_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def arguments(encoder: Path, out: Path, *more: str, data: str | Path = "") -> list[str]:
     sets = [part for setting in SMALL for part in ("--set", setting)]
-    small = ("--bits", "8", "--steps", "4", "--views", "2", "--methods", "imsvd,itq")
+    small = (
+        "--bits",
+        "8",
+        "--units",
+        "4",
+        "--steps",
+        "4",
+        "--views",
+        "2",
+        "--methods",
+        "imsvd,itq",
+    )
     folder = ("--cache", str(out.parent / "cache"), "--out", str(out))
     images = str(data or out.parent / "images")
     return ["bench", "codes", str(encoder), images, *folder, *small, *sets, *more]

@@ -78,7 +78,7 @@ def _dependence(codes: Tensor, units: tuple[int, ...] | None) -> Measures:
     for part in torch.split(codes, CHUNK):
         hard = one_hot(part, units)
         joint += (hard.T @ hard).double()
-    shared = shared_nats(joint, units, len(codes))
+    shared = shared_nats(joint, units)
     entropy = float(variable_sums(surprise(joint.diagonal() / len(codes)), units).mean())
     return {"shared_nats": shared, "shared_share": 100 * shared / max(entropy, 1e-12)}
 

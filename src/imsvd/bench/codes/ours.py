@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,11 +15,17 @@ from torch import Tensor, nn
 from imsvd.bench.codes.inputs import Inputs
 from imsvd.bench.codes.quantizers import Code, one_hot
 from imsvd.config import Config, override
-from imsvd.datasets.reading import image_key
-from imsvd.discretizing.head import HeadTraining
+from imsvd.discretizing.capacity import CodeSize
 from imsvd.discretizing.held_out import CHUNK
-from imsvd.discretizing.run import configure, count_variables, set_length
-from imsvd.encoder import Encoder, load, saved_epoch
+from imsvd.discretizing.run import (
+    SharedFeatures,
+    choose_by_trials,
+    configure,
+    possible_sizes,
+    set_length,
+    train_head,
+)
+from imsvd.encoder import Encoder, load
 from imsvd.information import codes as most_probable
 from imsvd.information import soft_discretize
 from imsvd.runs import RunFolder
@@ -27,7 +34,8 @@ from imsvd.runs import RunFolder
 class HeadOptions(NamedTuple):
     """How heads are trained; the defaults are those of `imsvd discretize`."""
 
-    units: int = 4
+    units: int | None = None
+    """None: chosen as `imsvd discretize` does, without labels."""
     views: int = 4
     steps: int = 400
     settings: Sequence[str] = ()
@@ -57,34 +65,43 @@ class HeadCode(Code):
         """Return one-hot codes: inner products count the variables that agree."""
         return one_hot(codes, self.units)
 
+    @torch.no_grad()
     def query(self, features: Tensor) -> Tensor:
-        """Return log q of every unit."""
-        return self.probabilities(features).clamp_min(torch.finfo(torch.float32).tiny).log()
+        """Return log q of every unit, from logits because q of sharp codes rounds to 0 and 1."""
+        logits = torch.cat([self.head(part) for part in torch.split(features, CHUNK)])
+        variables = torch.split(logits, list(self.units), dim=1)
+        return torch.cat([each.log_softmax(1) for each in variables], 1)
 
 
 def configure_head(
-    encoder: Encoder, spec: str, data: str, options: HeadOptions, bits: int, seed: int
+    encoder: Encoder, spec: str, data: str, options: HeadOptions, size: CodeSize, seed: int
 ) -> Config:
-    """Return the configuration of a head of `bits`, as `imsvd discretize` would choose it."""
-    head = (count_variables(bits, options.units), options.units)
-    config = configure(encoder, encoder=spec, data=data, views=options.views, head=head)
+    """Return the configuration of a head of the size `size`, as `imsvd discretize` would have it."""
+    config = configure(encoder, encoder=spec, data=data, views=options.views, head=size)
     return override(config, [f"seed={seed}", *options.settings])
 
 
-def head_config(inputs: Inputs, options: HeadOptions, bits: int, seed: int) -> Config:
+def head_config(inputs: Inputs, options: HeadOptions, size: CodeSize, seed: int) -> Config:
     """Return the same with the number of epochs."""
     about = (inputs.encoder, inputs.spec, inputs.data)
-    config = configure_head(*about, options, bits, seed)
+    config = configure_head(*about, options, size, seed)
     return set_length(config, len(inputs.source), options.steps, options.settings)
 
 
-def train_ours(config: Config, inputs: Inputs, folder: Path, fabric: Fabric) -> HeadCode:
-    """Train a head, or finish the one in `folder`."""
-    run = RunFolder(folder)
-    run.begin(config)
-    if saved_epoch(run) != config.training.epochs:
-        images = image_key(inputs.source)
-        training = HeadTraining(config, run, fabric, inputs.encoder, images, inputs.train.features)
-        training.fit(Console(quiet=True))
+def train_ours(
+    inputs: Inputs, options: HeadOptions, bits: int, seed: int, folder: Path, fabric: Fabric
+) -> HeadCode:
+    """Train a head of `bits`, or finish the one in `folder`."""
+    run, quiet = RunFolder(folder), Console(quiet=True)
+    shared = SharedFeatures(
+        inputs.encoder, inputs.source, fabric, quiet, lambda: inputs.train.features
+    )
+    sizes = possible_sizes(run, bits, options.units, len(inputs.source), options.settings)
+    config = head_config(inputs, options, sizes[0], seed)
+    if len(sizes) > 1:
+        run.begin(config)
+        configured = partial(head_config, inputs, options, seed=seed)
+        config = configured(choose_by_trials(shared, run, sizes, configured, options.settings))
+    train_head(config, shared, run)
     encoder = load(folder)
     return HeadCode(encoder.projector, encoder.description.units)

@@ -40,8 +40,8 @@ from imsvd.bench.codes.report import (
 from imsvd.bench.codes.retrieval import Database, Queries, retrieval_measures
 from imsvd.bench.codes.rivals import RIVALS, choose_options
 from imsvd.code_measures import matched_units
-from imsvd.config import Config
 from imsvd.datasets.sources import hash_listing
+from imsvd.discretizing.capacity import ladder
 from imsvd.discretizing.run import open_frozen
 from imsvd.engine.hardware import launch, require_single_process
 from imsvd.errors import InputError
@@ -102,8 +102,8 @@ def compare_codes(settings: CodesSettings, console: Console | None = None) -> Re
     require_single_process("imsvd bench codes")
     encoder, out = open_frozen(settings.encoder, settings.size), settings.out
     about = (encoder, settings.encoder, settings.data, settings.head)
-    config = configure_head(*about, settings.bits[0], 0)
     images = len(labeled_source(settings.data, "train"))
+    config = configure_head(*about, ladder(settings.bits[0], settings.head.units, images)[0], 0)
     for name in set(settings.methods) & set(RIVALS):
         RIVALS[name].require_data(max(settings.bits), images, encoder.num_features)
     fabric = launch(config.compute)
@@ -218,18 +218,18 @@ class _Bench:
             images = np.arange(len(self.inputs.train))
             rival = RIVALS[job.method]
             return rival.fit(job.bits, settings, self.inputs.train, images, job.seed)
-        config = self._head_config(job)
         # Heads of other settings stay beside each other.
         key = hash_listing([json.dumps(settings).encode()])
         folder = self.out / "heads" / f"{job.bits}-{job.seed}-{key}"
-        return train_ours(config, self.inputs, folder, self.fabric)
+        options = self.settings.head
+        return train_ours(self.inputs, options, job.bits, job.seed, folder, self.fabric)
 
     def _settings(self, job: Job) -> dict[str, Any]:
         """Return what a result depends on besides the features; results of others are not used."""
         if job.method == COSINE:
             return {}
         if job.method == OURS:
-            return self._head_config(job).model_dump(mode="json", exclude={"compute"})
+            return self._head_settings(job)
         path = self.out / "choices" / f"{job.method}-{job.bits}.json"
         stored = _read(path)
         if stored is None:
@@ -239,8 +239,14 @@ class _Bench:
         options: dict[str, Any] = stored["options"]
         return options
 
-    def _head_config(self, job: Job) -> Config:
-        return head_config(self.inputs, self.settings.head, job.bits, job.seed)
+    def _head_settings(self, job: Job) -> dict[str, Any]:
+        """Return the configuration of the smallest head, and the sizes to choose from."""
+        head, images = self.settings.head, len(self.inputs.source)
+        sizes = ladder(job.bits, head.units, images)
+        config = head_config(self.inputs, head, sizes[0], job.seed)
+        return config.model_dump(mode="json", exclude={"compute"}) | {
+            "sizes": list(map(str, sizes))
+        }
 
     def _stored(self, job: Job) -> dict[str, Any] | None:
         """Return a result that is complete and has the settings of now."""
