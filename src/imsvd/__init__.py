@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from imsvd.errors import InputError
     from imsvd.evaluation.protocols import evaluate, evaluate_knn, evaluate_linear_probe
     from imsvd.explanations import explain
+    from imsvd.index import Index
     from imsvd.losses.imsvd import IMSVDLoss
     from imsvd.pretraining.pretrain import pretrain
 
@@ -25,6 +26,7 @@ __version__ = version("imsvd")
 _HOMES = {
     "Encoder": "imsvd.encoder",
     "IMSVDLoss": "imsvd.losses.imsvd",
+    "Index": "imsvd.index",
     "InputError": "imsvd.errors",
     "compare_methods": "imsvd.compare",
     "discretize": "imsvd.discretizing",
@@ -51,6 +53,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "Encoder",
     "IMSVDLoss",
+    "Index",
     "InputError",
     "__version__",
     "compare_methods",

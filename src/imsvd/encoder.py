@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +142,15 @@ def describe_encoder(config: Config) -> EncoderDescription:
         mean=view.mean,
         std=view.std,
     )
+
+
+def encoder_key(description: EncoderDescription, weights: Mapping[str, Tensor]) -> str:
+    """Return twelve hexadecimal digits that identify an encoder's description and weights."""
+    digest = hashlib.sha256(description.model_dump_json().encode())
+    for name, value in sorted(weights.items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:12]
 
 
 def save_encoder(run: RunFolder, config: Config, state: dict[str, Tensor], epoch: int) -> None:

@@ -20,6 +20,7 @@ PANELS = {
     "Train": ("pretrain", "discretize", "compare"),
     "Evaluate": ("evaluate", "results", "scenes"),
     "Look": ("info", "explain", "explore"),
+    "Put codes to work": ("index", "add", "remove", "name"),
     "Share": ("codes", "export"),
     "Measure": ("bench", "reproduce"),
 }

@@ -11,12 +11,23 @@ from rich.table import Table
 from typer.core import TyperCommand
 
 from imsvd.cli.app import Data, Run, Spec, app, argument, console, name_list, option, print_path
+from imsvd.cli.indexing import is_index, show_index
 from imsvd.errors import InputError
 
 
 @app.command()
-def info(run: Run) -> None:
-    """Show the state of a run: method, data, last epoch, results."""
+def info(
+    run: Annotated[Path, argument("RUN", "Run folder, or an index.")],
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare all files of an index with their hashes.")
+    ] = False,
+) -> None:
+    """Show the state of a run (method, data, last epoch, results) or what is in an index."""
+    if is_index(run):
+        show_index(run, verify)
+        return
+    if verify:
+        raise InputError(f"{run} is not an index; --verify is for indexes.")
     from imsvd.evaluation.results import read_results  # noqa: PLC0415
     from imsvd.runs import RunFolder  # noqa: PLC0415
 

@@ -32,6 +32,10 @@ class NoImagesError(InputError):
         super().__init__(f"{where} holds no images (looked for {looked_for}).")
 
 
+class NoTestImagesError(InputError):
+    """Data without a test split."""
+
+
 class Labeling(NamedTuple):
     """Class of every image, (n,) int64, and name of every class; (None, ()) if unlabeled."""
 
@@ -141,7 +145,7 @@ def open_split(
     if split == "train":
         return training
     if not tests:
-        raise InputError(missing)
+        raise NoTestImagesError(missing)
     # Labels are numbered as in training even if a test part lacks a class.
     classes = training.classes or None
     candidates = (open_part(part, classes) for part in tests)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from imsvd.datasets.decoding import UnreadableImage
-from imsvd.datasets.layouts import Split
+from imsvd.datasets.layouts import NoTestImagesError, Split
 from imsvd.datasets.sources import EncodedSource, ImageSource, hash_listing
 from imsvd.datasets.tables import IMAGE_COLUMNS
 from imsvd.errors import InputError
@@ -116,7 +116,7 @@ def is_shard_folder(root: Path) -> bool:
 def open_stream(place: str, split: Split) -> ImageSource:
     """Open a folder or prefix of shards, all of it for training."""
     if split == "test":
-        raise InputError(f"{place} has no test images: streams are for training only.")
+        raise NoTestImagesError(f"{place} has no test images: streams are for training only.")
     return StreamSource(place)
 
 

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from imsvd.datasets import open_source
 from imsvd.datasets.opening import absolute
-from imsvd.encoder import encoding_device, load, open_encoder
+from imsvd.encoder import encoder_key, encoding_device, load, open_encoder
 from imsvd.errors import InputError, Interrupted
 from imsvd.explanations import report
 from imsvd.explanations.coherence import PART as COHERENCE
@@ -38,7 +38,6 @@ from imsvd.explanations.subject import (
     Progress,
     Results,
     Subject,
-    encoder_key,
     explanation_key,
     read_images,
 )

@@ -7,7 +7,6 @@ The pass saves its state as it goes, so that an interrupted command resumes in t
 
 from __future__ import annotations
 
-import hashlib
 import time
 import zipfile
 from abc import ABC, abstractmethod
@@ -25,7 +24,7 @@ from torch import Tensor
 from imsvd.datasets import ImageSource, UnreadableImage, small_image_size
 from imsvd.datasets.reading import image_key
 from imsvd.datasets.sources import DecodedImages, EncodedSource
-from imsvd.encoder import Encoder, EncoderDescription
+from imsvd.encoder import Encoder, EncoderDescription, encoder_key
 from imsvd.errors import InputError
 from imsvd.evaluation.features import center_crop
 from imsvd.files import complete_or_absent
@@ -118,15 +117,6 @@ def explanation_key(
 def is_of_encoder(key: str, description: EncoderDescription, weights: Mapping[str, Tensor]) -> bool:
     """Return whether `key` belongs to an explanation of this encoder."""
     return key.partition("-")[0] == encoder_key(description, weights)
-
-
-def encoder_key(description: EncoderDescription, weights: Mapping[str, Tensor]) -> str:
-    """Hash of an encoder's architecture and weights."""
-    digest = hashlib.sha256(description.model_dump_json().encode())
-    for name, value in sorted(weights.items()):
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:12]
 
 
 class ReadBatch(NamedTuple):
