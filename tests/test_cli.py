@@ -120,6 +120,8 @@ OPTIONS = {
         *("encoder", "data", "--out", "--bits", "--seeds", "--methods", "--size", "--cache"),
         *("--judge", "--units", "--views", "--steps", "--set"),
     ],
+    "bench drift": ["run", "data", "--images", "--sizes", "--nulls", "--trials", "--output"],
+    "bench select": ["run", "data", "--counts", "--seeds", "--output"],
 }
 
 

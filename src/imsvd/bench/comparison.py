@@ -36,7 +36,7 @@ Row = dict[str, Any]
 """One line of a table: fields of the case, numbers, ratios, and why it was skipped, if it was."""
 T = TypeVar("T")
 C = TypeVar("C", bound="Case")
-_Tables = dict[str, list[list[str]]]
+Tables = dict[str, list[list[str]]]
 """Lines of cells by title; the first line has the names of the columns."""
 
 
@@ -164,16 +164,10 @@ class Benchmark(ABC, Generic[C]):
             if case in rounds[0] or case in skipped
         ]
         tables = self._tables(rows)
-        for title, (names, *lines) in tables.items():
-            table = Table(title=title)
-            for number, name in enumerate(names):
-                table.add_column(name, justify="right" if number else "left")
-            for line in lines:
-                table.add_row(*line)
-            console.print(table)
+        show_tables(tables, console)
         if output is not None:
             facts = environment() | _versions(self.packages) | self.facts(rows)
-            _write(output, self.heading, facts, rows, tables)
+            write_tables(output, self.heading, facts, rows, tables)
         return rows
 
     def _measure(
@@ -211,8 +205,8 @@ class Benchmark(ABC, Generic[C]):
                 row[f"{key}_quartiles"] = [low, high]
         return row
 
-    def _tables(self, rows: Sequence[Row]) -> _Tables:
-        tables: _Tables = {}
+    def _tables(self, rows: Sequence[Row]) -> Tables:
+        tables: Tables = {}
         for row in rows:
             for title, columns in self.tables(row).items():
                 names = [self.first_column, *(column.title for column in columns)]
@@ -233,13 +227,25 @@ def _versions(packages: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _write(
+def show_tables(tables: Tables, console: Console) -> None:
+    """Print tables; columns after the first hold numbers."""
+    for title, (names, *lines) in tables.items():
+        table = Table(title=title)
+        for number, name in enumerate(names):
+            table.add_column(name, justify="right" if number else "left")
+        for line in lines:
+            table.add_row(*line)
+        console.print(table)
+
+
+def write_tables(
     path: Path,
     heading: str,
     facts: Mapping[str, str],
     rows: Sequence[Row],
-    tables: _Tables,
+    tables: Tables,
 ) -> None:
+    """Write rows to `path` as .json, and tables as .md."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"environment": dict(facts), "rows": list(rows)}
     path.with_suffix(".json").write_text(json.dumps(content, indent=2) + "\n")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from imsvd.cli.app import (
+    Run,
     Seeds,
     Sets,
     Splits,
@@ -155,6 +156,37 @@ def bench_codes(  # noqa: PLR0913 - its options are its interface
     )
     compare_codes(benchmark, console)
     print_path("Results", out / "codes.md")
+
+
+@bench.command("drift")
+def bench_drift(
+    run: Run,
+    data: Splits,
+    images: Annotated[int, option("N", "Number of test images.")] = 2500,
+    sizes: Annotated[str, option("N,…", "Images of each of the two sets.")] = "100,400",
+    nulls: Annotated[int, option("N", "Draws without a shift.")] = 1000,
+    trials: Annotated[int, option("N", "Draws with each shift.")] = 200,
+    output: Output = None,
+) -> None:
+    """Measure false alarms and power of `imsvd drift`, against MMD on features."""
+    from imsvd.bench import drift  # noqa: PLC0415
+
+    settings = drift.DriftSettings(images, whole_numbers(sizes), nulls, trials)
+    drift.run(run, data, settings, console, output)
+
+
+@bench.command("select")
+def bench_select(
+    run: Run,
+    data: Splits,
+    counts: Annotated[str, option("N,…", "Numbers of labeled images.")] = "100",
+    seeds: Annotated[int, option("N", "Number of seeds.")] = 10,
+    output: Output = None,
+) -> None:
+    """Compare linear probes on labels chosen by `imsvd select`, at random, and by k-center."""
+    from imsvd.bench.select import run as measure  # noqa: PLC0415
+
+    measure(run, data, whole_numbers(counts), seeds, console, output)
 
 
 def _number_pairs(text: str) -> tuple[tuple[int, int], ...]:

@@ -12,7 +12,7 @@ permutation shows how dependent variables vary jointly. P permutations give
   (X²_m - k_m) / √(2 k_m) is at least the observed one; k_m + 1 is the number of used units;
 - a p-value of every variable, and of every unit, adjusted for all others by Westfall and Young's
   step-down maximum: the share of permutations in which the largest statistic of this and all less
-  conspicuous ones is at least the observed one. It is never below the overall p-value.
+  conspicuous ones is at least the observed one.
 
 Large sets are permuted in blocks of s images, formed within each set: moving blocks is moving images,
 so the test stays exact, while its cost no longer grows with n.
@@ -100,9 +100,9 @@ def compare_codes(
         statistics=statistics[0],
         p_value=overall,
         largest_p_value=_p_value(comparable.max(axis=1)),
-        variable_p_values=np.maximum(_step_down(comparable), overall),
+        variable_p_values=_step_down(comparable),
         unit_scores=-change[0],
-        unit_p_values=np.maximum(_step_down(np.abs(change)), overall),
+        unit_p_values=_step_down(np.abs(change)),
     )
 
 
