@@ -132,7 +132,10 @@ def with_attention(state: State) -> State:
     ("change", "phrases"),
     [
         (without("bn1.w"), ["missing: bn1.weight"]),
-        (without("layer4"), ["missing: layer4.* ("]),
+        (
+            without("layer4"),
+            ["missing: layer4.0.conv1.weight, layer4.0.bn1.weight", ", layer4.1.bn2.running_var)"],
+        ),
         (with_attention, ["unexpected: layer1.0.se.fc1.weight"]),
         (with_stem_of_3x3, ["conv1.weight is 64×3×3×3, not 64×3×7×7"]),
         (prefixed("x."), []),

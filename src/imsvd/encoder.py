@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from imsvd.checkpoints import random_state, restore_random_state, seed_random_state
 from imsvd.config import Config
 from imsvd.errors import InputError
+from imsvd.exported import SAFETENSORS, exported_path, open_exported
 from imsvd.files import write_atomically
 from imsvd.information import codes, soft_discretize
 from imsvd.networks import BackboneSettings, build_backbone, feature_width, projector
-from imsvd.pretrained import Backbone, BackboneSpec, open_backbone, parse_spec
+from imsvd.pretrained import Backbone, compare_keys, open_backbone, parse_spec
 from imsvd.runs import RunFolder
 from imsvd.settings import Settings, describe_validation_error, keys_of
 
@@ -32,6 +33,8 @@ FORMAT = 1
 
 UNTRAINED = "untrained:"
 """Prefix of a run folder that stands for its encoder before training."""
+METADATA = "imsvd"
+"""Key of the description in the header of an exported safetensors file."""
 
 
 class EncoderDescription(Settings):
@@ -167,17 +170,35 @@ def save_encoder(run: RunFolder, config: Config, state: dict[str, Tensor], epoch
 
 
 def open_encoder(spec: str | Path) -> Encoder:
-    """Return a run's encoder, or a backbone of timm or torchvision, in evaluation mode.
+    """Return a run's encoder, an exported one, or a backbone of timm or torchvision, for evaluation.
 
     Args:
-        spec: a run folder; `untrained:RUN`, the run's encoder before training; or `timm:NAME`
-            (pretrained), `timm:NAME:random` or `timm:NAME:FILE` (a .pth or .safetensors state dict),
-            and the same with `torchvision:`. Weights in a file that do not match are reported.
+        spec: a run folder; `untrained:RUN`, the run's encoder before training; what `imsvd export`
+            writes with --format safetensors, timm or onnx; or `timm:NAME` (pretrained),
+            `timm:NAME:random` or `timm:NAME:FILE` (a .pth or .safetensors state dict), and the same
+            with `torchvision:`. Weights in a file that do not match are reported.
     """
     if isinstance(spec, str) and spec.startswith(UNTRAINED):
         return untrained_encoder(RunFolder(spec.removeprefix(UNTRAINED)).config())
     parsed = parse_spec(spec) if isinstance(spec, str) else None
-    return load(spec) if parsed is None else _foreign_encoder(parsed)
+    if parsed is not None:
+        settings = BackboneSettings.model_validate({"library": parsed.library, "name": parsed.name})
+        return _foreign_encoder(settings, open_backbone(parsed))
+    if (path := exported_path(spec)) is not None:
+        return _open_exported(path)
+    return load(spec)
+
+
+def _open_exported(path: Path) -> Encoder:
+    if path.suffix != SAFETENSORS or not path.is_file():
+        return _foreign_encoder(*open_exported(path))
+    weights, metadata = _read_weights(path)
+    if METADATA in metadata:
+        description = _parse_description(metadata[METADATA], path)
+        return _fill(Encoder(description), weights, metadata, path)
+    if RunFolder(path.parent).encoder_description.exists():
+        raise InputError(f"{path} is part of a run; give the folder {path.parent}.")
+    return _foreign_encoder(*open_exported(path))
 
 
 def untrained_encoder(config: Config) -> Encoder:
@@ -214,7 +235,7 @@ def results_folder(spec: str | Path) -> Path:
     """
     folder = results_path(spec)
     try:
-        if isinstance(spec, str) and parse_spec(spec) is not None:
+        if not _is_run(spec):
             folder.mkdir(parents=True, exist_ok=True)
         if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -227,16 +248,20 @@ def results_folder(spec: str | Path) -> Path:
 
 def results_path(spec: str | Path) -> Path:
     """Return the folder for an encoder's results without creating it."""
-    if not isinstance(spec, str) or parse_spec(spec) is None:
+    if _is_run(spec):
         return Path(str(spec).removeprefix(UNTRAINED))
-    return Path("results") / re.sub(r"[^\w.]+", "-", spec).strip("-.")
+    return Path("results") / re.sub(r"[^\w.]+", "-", str(spec)).strip("-.")
 
 
-def _foreign_encoder(spec: BackboneSpec) -> Encoder:
-    backbone = open_backbone(spec)
+def _is_run(spec: str | Path) -> bool:
+    """Whether `spec` is a run folder, and no backbone or exported file."""
+    return parse_spec(str(spec)) is None and exported_path(spec) is None
+
+
+def _foreign_encoder(settings: BackboneSettings, backbone: Backbone) -> Encoder:
     description = EncoderDescription(
-        method=spec.library,
-        backbone=BackboneSettings.model_validate({"library": spec.library, "name": spec.name}),
+        method=settings.library,
+        backbone=settings,
         size=backbone.size,
         mean=backbone.mean,
         std=backbone.std,
@@ -249,37 +274,40 @@ def read_description(folder: RunFolder) -> EncoderDescription:
     if not folder.encoder_description.exists():
         reason = "has not finished its first epoch" if folder.exists() else "is not a run folder"
         raise InputError(f"{folder.path} {reason}: {folder.encoder_description.name} is missing.")
+    return _parse_description(folder.encoder_description.read_text(), folder.encoder_description)
+
+
+def _parse_description(text: str, path: Path) -> EncoderDescription:
     try:
-        return EncoderDescription.model_validate_json(folder.encoder_description.read_text())
+        return EncoderDescription.model_validate_json(text)
     except ValidationError as error:
         problem = describe_validation_error(error, keys_of(EncoderDescription))
         raise InputError(
-            f"{folder.encoder_description}: {problem} If an earlier version of imsvd wrote it, train "
-            "the run again."
+            f"{path}: {problem} If an earlier version of imsvd wrote it, train the run again."
         ) from error
 
 
 def read_weights(folder: RunFolder) -> dict[str, Tensor]:
     """Return the weights of a run's encoder by name."""
-    return _read_weights(folder)[0]
+    return _read_weights(folder.encoder_weights)[0]
 
 
-def _read_weights(folder: RunFolder) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return weights and metadata from one read, because training may replace the file."""
     try:
-        with safe_open(folder.encoder_weights, "pt") as file:
+        with safe_open(path, "pt") as file:
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
             return weights, file.metadata() or {}
     except (SafetensorError, OSError) as error:
         reason = "missing" if isinstance(error, FileNotFoundError) else f"damaged ({error})"
-        raise InputError(f"{folder.encoder_weights} is {reason}.") from error
+        raise InputError(f"{path} is {reason}.") from error
 
 
 def saved_epoch(folder: RunFolder) -> int | None:
     """Return the epoch of a run's saved encoder, or None if there is none."""
     if not folder.encoder_weights.exists():
         return None
-    epoch = _read_weights(folder)[1].get("epoch")
+    epoch = _read_weights(folder.encoder_weights)[1].get("epoch")
     return None if epoch is None else int(epoch)
 
 
@@ -287,13 +315,19 @@ def load(run: str | Path) -> Encoder:
     """Return the latest encoder of a run folder, in evaluation mode."""
     folder = RunFolder(run)
     encoder = Encoder(read_description(folder))
-    weights, metadata = _read_weights(folder)
+    return _fill(encoder, *_read_weights(folder.encoder_weights), folder.encoder_weights)
+
+
+def _fill(
+    encoder: Encoder, weights: dict[str, Tensor], metadata: dict[str, str], path: Path
+) -> Encoder:
+    """Give `encoder` the weights of `path`, all of which must fit."""
     try:
         encoder.load_state_dict(weights)
     except RuntimeError as error:
         raise InputError(
-            f"{folder.encoder_weights} does not fit {folder.encoder_description}; "
-            "use both files from the same run."
+            f"{path} does not fit the description of its encoder "
+            f"({compare_keys(weights, encoder.state_dict())}); restore both from the same run."
         ) from error
     encoder.epoch = int(metadata["epoch"]) if "epoch" in metadata else None
     return encoder.eval()

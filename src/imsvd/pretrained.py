@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from imsvd.errors import InputError
-from imsvd.networks import feature_width, take_off_classifier
+from imsvd.networks import feature_width, take_off_heads, torchvision_network
 
 RANDOM = "random"
 """Given instead of a file, keeps the initial random weights."""
@@ -120,13 +120,13 @@ def _build_torchvision(name: str, pretrained: bool) -> Backbone:
             f"torchvision:{name} has no weights {tag!r}; choose {', '.join(choices.__members__)}."
         )
     weights = choices[tag] if tag else choices.DEFAULT
-    network: nn.Module = torchvision.models.get_model(name, weights=weights if pretrained else None)
-    head = take_off_classifier(name, network)
+    network = torchvision_network(name, weights if pretrained else None)
+    heads = take_off_heads(name, network)
     preset = weights.transforms()
     return Backbone(
         network,
         feature_width(network),
-        (head,),
+        heads,
         int(preset.crop_size[0]),
         _three(preset.mean),
         _three(preset.std),
@@ -146,7 +146,7 @@ def _download(spec: BackboneSpec, build: Callable[[str, bool], Backbone]) -> Bac
         raise
     # The exception of a failed download depends on the library, its version and the proxy.
     except Exception as error:
-        reason = " ".join(str(error).split())[:120].rstrip(".")
+        reason = " ".join(str(error).split())[:120].rstrip(". ")
         raise InputError(
             f"the pretrained weights of {spec.library}:{spec.name} could not be fetched ({reason}); "
             f"connect to the internet once, or use a file: {spec.library}:{spec.name}:FILE."
@@ -161,36 +161,39 @@ def load_weights(backbone: Backbone, path: Path) -> None:
     """
     expected = backbone.network.state_dict()
     state, beside = _inside_prefix(_read_weights(path), expected)
-    head = {key for key in state if key.startswith(tuple(f"{name}." for name in backbone.heads))}
-    unexpected = [key for key in state if key not in expected and key not in head]
-    misshapen = [
-        f"{key} is {_shape(state[key])}, not {_shape(value)}"
-        for key, value in expected.items()
-        if key in state and state[key].shape != value.shape
-    ]
+    heads = tuple(f"{name}." for name in backbone.heads)
+    head = {key for key in state if key.startswith(heads) and key not in expected}
     _refuse_other_channels(path, state, expected)
-    fitting = {key: value for key, value in state.items() if key in expected}
-    # torch does not count BatchNorm's batch counters, which old files lack, as missing.
-    missing = (
-        [] if misshapen else list(backbone.network.load_state_dict(fitting, False).missing_keys)
-    )
-    problems = [
-        f"{title} {summary}"
-        for title, summary in (
-            ("missing:", summarize_keys(missing)),
-            ("unexpected:", summarize_keys(unexpected)),
-            ("wrong shape:", _shorten(misshapen)),
-        )
-        if summary
-    ]
-    if problems:
+    inside = {key: value for key, value in state.items() if key not in head}
+    # Files of old versions lack BatchNorm's batch counters, which torch does not count as missing.
+    wanted = {
+        key: value
+        for key, value in expected.items()
+        if key in inside or not key.endswith("num_batches_tracked")
+    }
+    if problems := compare_keys(inside, wanted):
         raise InputError(
-            f"{path} does not fit the network ({'; '.join(problems)}); use weights of this "
-            "network, or name the network they belong to."
+            f"{path} does not fit the network ({problems}); use weights of this network, or name the "
+            "network they belong to."
         )
+    backbone.network.load_state_dict(inside, strict=False)
     for what, keys in (("the classifier", sorted(head)), ("tensors outside the network", beside)):
         if keys:
             _logger.warning("%s: skipped %s: %s", path, what, summarize_keys(keys))
+
+
+def compare_keys(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:
+    """Name every weight that is missing, unexpected or of another shape; empty if all fit."""
+    problems = {
+        "missing": [key for key in wanted if key not in found],
+        "unexpected": [key for key in found if key not in wanted],
+        "wrong shape": [
+            f"{key} is {_shape(found[key])}, not {_shape(value)}"
+            for key, value in wanted.items()
+            if key in found and found[key].shape != value.shape
+        ],
+    }
+    return "; ".join(f"{title}: {', '.join(keys)}" for title, keys in problems.items() if keys)
 
 
 def _refuse_other_channels(
@@ -238,6 +241,10 @@ def _prefixes(key: str) -> list[str]:
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
     """Read a state dict without executing code that the file may contain."""
+    if path.suffix == ".pkl":  # such as Detectron2's
+        raise InputError(
+            f"{path} is a pickle, which could run code and is never read; use a .pth or .safetensors file."
+        )
     try:
         content: Any = (
             load_file(path)
@@ -273,11 +280,6 @@ def _unknown(library: str, name: str, known: Iterable[str]) -> str:
 
 def _shape(tensor: Tensor) -> str:
     return "×".join(map(str, tensor.shape)) or "one number"
-
-
-def _shorten(sentences: list[str], most: int = 3) -> str:
-    more = f" and {len(sentences) - most} more" if len(sentences) > most else ""
-    return ", ".join(sentences[:most]) + more
 
 
 def _three(values: Iterable[float]) -> tuple[float, float, float]:

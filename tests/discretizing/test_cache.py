@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,17 @@ from rich.console import Console
 
 from imsvd.config import ComputeSettings
 from imsvd.datasets import Quarantine, open_source
-from imsvd.discretizing import cache
-from imsvd.discretizing.cache import CacheFile, FeatureRequest, Half, cached_features
+from imsvd.discretizing import cache, feature_file
+from imsvd.discretizing.cache import FeatureRequest, cached_features
+from imsvd.discretizing.feature_file import (
+    CacheFile,
+    Half,
+    expect_any_order,
+    open_features,
+    prefetch,
+    read_features,
+    release,
+)
 from imsvd.encoder import load
 from imsvd.errors import InputError, Interrupted
 from imsvd.views import cifar_views
@@ -158,12 +168,135 @@ def test_another_encoder_seed_or_changed_images_have_a_cache_of_their_own(
     assert len(list(folder.glob("*.npy"))) == 4
 
 
-def test_a_truncated_file_is_made_anew(trained: Path, whole: Path, tmp_path: Path) -> None:
-    shutil.copytree(whole, tmp_path, dirs_exist_ok=True)
-    (file,) = tmp_path.glob("*.npy")
-    file.write_bytes(content(whole)[:1000])
+def of_other_seed(folder: Path, trained: Path, elsewhere: Path) -> None:
+    features(request(trained, seed=1), elsewhere)
+    (other,), (file,) = elsewhere.glob("*.npy"), folder.glob("*.npy")
+    shutil.copy(other, file)
+
+
+def described_by_other(folder: Path, trained: Path, elsewhere: Path) -> None:
+    features(request(trained, seed=1), elsewhere)
+    (other,), (file,) = elsewhere.glob("*.json"), folder.glob("*.json")
+    shutil.copy(other, file)
+
+
+def cut(folder: Path, *_: Path) -> None:
+    (file,) = folder.glob("*.npy")
+    file.write_bytes(file.read_bytes()[:1000])
+
+
+def one_number(folder: Path, *_: Path) -> None:
+    (file,) = folder.glob("*.npy")
+    found = np.load(file, mmap_mode="r+")
+    found[17, 1, 3] += 1
+    found.flush()
+    os.utime(file)  # a map does not always note the time of a change
+
+
+def other_header(folder: Path, *_: Path) -> None:
+    (file,) = folder.glob("*.npy")
+    file.write_bytes(file.read_bytes().replace(b"'<f2'", b"'<i2'", 1))
+
+
+def damaged_description(folder: Path, *_: Path) -> None:
+    (file,) = folder.glob("*.json")
+    file.write_text("{")
+
+
+def missing_features(folder: Path, *_: Path) -> None:
+    (file,) = folder.glob("*.npy")
+    file.unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (of_other_seed, "its content was changed"),
+        (described_by_other, "its description is of other seed"),
+        (cut, "it has 1,000 bytes instead of"),
+        (one_number, "its content was changed"),
+        (other_header, "its header was changed"),
+        (damaged_description, "json is damaged"),
+        (missing_features, "it is missing"),
+    ],
+)
+def test_a_cache_that_is_not_what_was_written_is_refused_and_left_alone(
+    trained: Path, whole: Path, tmp_path: Path, change: Callable[..., None], reason: str
+) -> None:
+    folder = tmp_path / "cache"
+    shutil.copytree(whole, folder)
+    change(folder, trained, tmp_path / "elsewhere")
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    with pytest.raises(InputError, match=reason) as caught:
+        features(request(trained), folder)
+    assert "name another folder with --cache" in str(caught.value)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_a_copied_cache_is_checked_once_and_reused(
+    trained: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in whole.iterdir():
+        shutil.copyfile(file, tmp_path / file.name)  # with times of its own
+    monkeypatch.setattr(cache, "_fill", lambda *_: pytest.fail("encoded again"))
     features(request(trained), tmp_path)
-    assert content(tmp_path) == content(whole)
+    monkeypatch.setattr(CacheFile, "_hash", lambda *_: pytest.fail("checked again"))
+    assert np.array_equal(features(request(trained), tmp_path), features(request(trained), whole))
+
+
+def test_a_begun_cache_that_was_edited_is_not_continued(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = CacheFile.write
+
+    def interrupted(self: CacheFile, first: int, rows: Half) -> None:
+        write(self, first, rows)
+        os.kill(os.getpid(), 15)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CacheFile, "write", interrupted)
+        with pytest.raises(Interrupted):
+            features(request(trained), tmp_path)
+    one_number(tmp_path)
+    with pytest.raises(InputError, match="its content was changed"):
+        features(request(trained), tmp_path)
+
+
+def test_a_second_run_does_not_empty_what_the_first_is_writing(
+    trained: Path, tmp_path: Path
+) -> None:
+    asked = request(trained)
+    first, second = (CacheFile(asked.identity(), asked.shape, tmp_path) for _ in range(2))
+    first.prepare(QUIET)
+    first.write(0, np.ones((4, *asked.shape[1:]), np.float16))
+    second.prepare(QUIET)
+    assert (np.load(first.path)[:4] == 1).all()
+
+
+def test_images_that_change_meanwhile_are_refused(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = write_images(tmp_path / "images", 12)
+    folder = tmp_path / "cache"
+    write = CacheFile.write
+
+    def changing(self: CacheFile, first: int, rows: Half) -> None:
+        write(self, first, rows)
+        shutil.copy(images / "0003.png", images / "0007.png")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CacheFile, "write", changing)
+        with pytest.raises(InputError, match="the images changed while"):
+            features(request(trained, str(images)), folder)
+    assert not list(folder.iterdir())
+
+
+def test_the_weights_are_hashed_once(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = cache.weights_key(load(trained))
+    monkeypatch.setattr(cache, "weights_key", lambda _: pytest.fail("hashed again"))
+    features(request(trained)._replace(weights=known), tmp_path)
 
 
 def full(*_: Any) -> None:
@@ -219,6 +352,16 @@ def test_features_beyond_half_floats_are_refused(trained: Path, tmp_path: Path) 
     asked.encoder.backbone.forward = lambda images: 1e9 + forward(images)
     with pytest.raises(InputError, match="half floats cannot hold"):
         features(asked, tmp_path)
+    asked.encoder.backbone.forward = lambda images: float("nan") * forward(images)
+    with pytest.raises(InputError, match="features that are not numbers"):
+        features(asked, tmp_path)
+
+
+def test_features_that_are_not_pooled_are_refused(trained: Path, tmp_path: Path) -> None:
+    asked = request(trained)
+    asked.encoder.backbone.forward = lambda images: images
+    with pytest.raises(InputError, match=r"of shape \(3, 32, 32\) for an image instead of 8"):
+        features(asked, tmp_path)
 
 
 def test_an_encoder_that_cannot_take_the_size_is_one_sentence(
@@ -234,23 +377,36 @@ def test_an_encoder_that_cannot_take_the_size_is_one_sentence(
         features(asked, tmp_path)
 
 
-def test_what_was_read_is_released_and_can_be_read_again(trained: Path, whole: Path) -> None:
+def test_rows_are_read_as_they_are_and_released(trained: Path, whole: Path) -> None:
     found = features(request(trained), whole)
-    before = np.array(found)
-    cache.release(found)
-    cache.release(before)
-    assert np.array_equal(found, before)
+    rows = np.array([70, 3, 90, 3, *range(69)])
+    views = np.arange(len(rows)) % 3
+    expected = np.array(found)[rows, views].astype(np.float32)
+    for source in (found, np.array(found)):
+        expect_any_order(source)
+        prefetch(source, rows)
+        assert np.array_equal(read_features(source, rows, views), expected)
+        release(source)
+    assert np.array_equal(read_features(found, rows, views), expected)
+
+
+def resident() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssFile:"))
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
-def test_released_pages_leave_the_process(tmp_path: Path) -> None:
-    def resident() -> int:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("RssFile:"))
+def test_what_is_read_at_a_time_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "features.npy", np.ones((4000, 5, 1000), np.float16))  # 39,062 KiB
+    found = open_features(tmp_path / "features.npy")
+    before, most = resident(), 0
 
-    np.save(tmp_path / "features.npy", np.ones((64, 5, 50_000), np.float16))
-    found: Half = np.load(tmp_path / "features.npy", mmap_mode="r")
-    assert float(found.max()) == 1
-    full_of_pages = resident()
-    cache.release(found)
-    assert full_of_pages - resident() > 25_000  # of 31,250 KiB
+    def watched(features: Half) -> None:
+        nonlocal most
+        most = max(most, resident() - before)
+        release(features)
+
+    monkeypatch.setattr(feature_file, "release", watched)
+    read_features(found, np.arange(4000), np.zeros(4000, np.int64))
+    assert 0 < most < 10_000
+    assert resident() - before < 2_000

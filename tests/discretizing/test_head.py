@@ -12,8 +12,8 @@ from lightning_fabric import Fabric
 from rich.console import Console
 
 from imsvd.config import Config, override
-from imsvd.discretizing.cache import Half
 from imsvd.discretizing.capacity import CodeSize
+from imsvd.discretizing.feature_file import Half
 from imsvd.discretizing.head import HeadTraining, admit_neighbors, choose_pairs, split_rows
 from imsvd.discretizing.run import configure, set_length
 from imsvd.encoder import load

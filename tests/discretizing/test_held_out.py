@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from imsvd.discretizing.cache import Half
+from imsvd.discretizing.feature_file import Half
 from imsvd.discretizing.held_out import measure_codes, one_hot_codes, shared_nats
 
 UNITS = (4, 4)

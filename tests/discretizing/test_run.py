@@ -1,5 +1,6 @@
 """`imsvd discretize` as a person uses it: every command works on its result; bad input is a sentence."""
 
+import errno
 import json
 import math
 import os
@@ -14,9 +15,11 @@ import imsvd
 import imsvd.discretizing.run as discretizing
 from imsvd.discretizing import capacity
 from imsvd.discretizing.capacity import code_size
+from imsvd.distributed import rank
 from imsvd.errors import InputError
 from imsvd.networks import BackboneSettings, build_backbone
 from imsvd.runs import RunFolder
+from tests import gloo
 from tests.pretraining.test_pretrain import write_images
 from tests.pretraining.tiny import CommandLine
 
@@ -200,6 +203,78 @@ def test_bad_input_is_one_sentence(trained: Path, tmp_path: Path, command: Comma
     assert not out.exists()
 
 
+def test_weights_that_do_not_fit_are_named_one_by_one(tmp_path: Path, command: CommandLine) -> None:
+    state = build_backbone(BackboneSettings(name="resnet18")).state_dict()
+    left_out = [name for name in state if name.startswith("layer4.") and "tracked" not in name]
+    kept = {name: value for name, value in state.items() if name not in left_out}
+    path = tmp_path / "a.pth"
+    torch.save(kept | {f"layer5.{number}": torch.zeros(1) for number in range(9)}, path)
+    out = tmp_path / "run"
+    strangers = (f"layer5.{number}" for number in range(9))
+    command.refuses(arguments(f"timm:resnet18:{path}", "shapes:96", out), *left_out, *strangers)
+    assert not out.exists()
+
+
+def test_images_that_cannot_be_used_are_one_sentence(
+    trained: Path, tmp_path: Path, command: CommandLine
+) -> None:
+    one = write_images(tmp_path / "one", 1)
+    command.refuses(arguments(trained, one, tmp_path / "a"), "1 image cannot fill the 16 pairs")
+    assert not (tmp_path / "a").exists()
+    broken = write_images(tmp_path / "broken", 20)
+    for file in broken.iterdir():
+        file.write_bytes(b"no image")
+    command.refuses(arguments(trained, broken, tmp_path / "b"), "none of the 20 images can be read")
+
+
+def test_features_that_are_not_numbers_are_one_sentence(
+    tmp_path: Path, command: CommandLine
+) -> None:
+    state = build_backbone(BackboneSettings(name="resnet10t")).state_dict()
+    state["conv1.0.weight"].fill_(torch.nan)
+    torch.save(state, tmp_path / "a.pth")
+    words = arguments(f"timm:resnet10t:{tmp_path / 'a.pth'}", "shapes:96", tmp_path / "run")
+    command.refuses([*words, "--size", "32"], "features that are not numbers")
+
+
+def test_a_changed_cache_and_a_full_disk_lose_nothing(
+    trained: Path, tmp_path: Path, command: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, folder = tmp_path / "run", tmp_path / "cache"
+    words = arguments(trained, "shapes:96", out, "--cache", str(folder))
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        command.refuses(words, "the disk is full: features need", "--cache")
+    assert command(words) == 0, command.err
+    (features,) = folder.glob("*.npy")
+    content = features.read_bytes()
+    features.write_bytes(content[:-2] + b"ab")
+    again = arguments(trained, "shapes:96", tmp_path / "again", "--cache", str(folder))
+    command.refuses(again, "its content was changed", str(features))
+    assert features.read_bytes() == content[:-2] + b"ab"
+    assert imsvd.load(out).description.units == (4,) * 4
+
+
+def test_sizes_that_a_transformer_cannot_take_are_one_sentence(
+    tmp_path: Path, command: CommandLine
+) -> None:
+    words = arguments("timm:vit_tiny_patch16_224:random", "shapes:96", tmp_path / "run")
+    command.refuses([*words, "--size", "40"], "cannot take images of 40 pixels", "--size")
+
+
+def test_bits_that_no_code_has_are_one_sentence(
+    trained: Path, tmp_path: Path, command: CommandLine
+) -> None:
+    out = tmp_path / "run"
+    words = arguments(trained, "shapes:96", out, "--bits", "7", "--units", "4")
+    command.refuses(words, "--bits 7 is not a multiple of 2", "choose 6 or 8")
+    assert not out.exists()
+
+
 def test_a_run_is_not_continued_with_another_encoder_or_head(
     made: Path, trained: Path, command: CommandLine
 ) -> None:
@@ -218,6 +293,30 @@ def test_the_encoder_before_training_is_named_instead(
 def test_settings_of_heads_are_not_for_pretraining(tmp_path: Path, command: CommandLine) -> None:
     words = ["pretrain", "shapes:96", "--out", str(tmp_path / "run"), "--set", "frozen.views=3"]
     command.refuses(words, "frozen.views is a setting of `imsvd discretize`")
+
+
+# Without a hidden layer there is no norm, whose statistics processors do not share.
+LINEAR = ("method.projector=[16]", *SMALL[1:])
+
+
+def discretize_on_a_rank(encoder: Path, out: Path, *settings: str) -> list[float]:
+    os.environ["LOCAL_RANK"] = str(rank())
+    options = {"bits": 8, "views": 2, "steps": 6, "settings": [*LINEAR, *settings]}
+    imsvd.discretize(encoder, "shapes:96", out, console=QUIET, **options)  # type: ignore[arg-type]
+    return [record["loss"] for record in RunFolder(out).metrics()]
+
+
+def test_two_processes_train_the_head_that_one_trains(trained: Path, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    losses = discretize_on_a_rank(trained, one)
+    assert len(losses) > 1
+    for found in gloo.run(2, discretize_on_a_rank, trained, two, "compute.devices=2"):
+        assert found == pytest.approx(losses, abs=1e-5)
+    (first,), (second,) = ((run / "features").glob("*.npy") for run in (one, two))
+    assert first.read_bytes() == second.read_bytes()
+    expected, made = imsvd.load(one).state_dict(), imsvd.load(two).state_dict()
+    for name, value in expected.items():
+        torch.testing.assert_close(made[name], value, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.skipif(not LITE.exists(), reason=f"needs {LITE} (or IMSVD_SHARED)")

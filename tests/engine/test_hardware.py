@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -101,3 +103,12 @@ def test_a_number_that_is_asked_for_is_taken() -> None:
     fabric: Any = SimpleNamespace(device=torch.device("cpu"), world_size=1)
     config = override(Config(), ["compute.workers=5"])
     assert worker_count(config.compute, fabric, cheap=True) == 5
+
+
+def test_fabric_is_imported_without_torchmetrics() -> None:
+    pytest.importorskip("torchmetrics")
+    code = (
+        "import sys, imsvd.engine.fabric; assert 'torchmetrics' not in sys.modules; "
+        "import torchmetrics, lightning_fabric"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

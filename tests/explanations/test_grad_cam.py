@@ -56,6 +56,23 @@ def test_maps_of_a_convolutional_network_equal_the_equation(target: Target) -> N
     assert found.amax((1, 2)).max() > 0
 
 
+def test_networks_of_torchvision_have_the_maps_of_timm() -> None:
+    theirs = one_layer("resnet18")
+    described = theirs.description
+    settings = BackboneSettings(library="torchvision", name="resnet18")
+    made = Encoder(described.model_copy(update={"backbone": settings})).eval().double()
+    made.load_state_dict(theirs.state_dict())
+    images, places = torch.randn(2, 3, 64, 64, dtype=torch.float64), torch.tensor([0, 7])
+    torch.testing.assert_close(grad_cam(made, images, places), grad_cam(theirs, images, places))
+
+
+def test_a_network_without_gradients_is_one_sentence() -> None:
+    made = one_layer("resnet18", channels=[8] * 4, layers=[1] * 4)
+    made.backbone = torch.nn.Flatten()
+    with pytest.raises(InputError, match="Flatten does not have; leave out `grad_cam`"):
+        grad_cam(made, torch.zeros(1, 3, 2, 2, dtype=torch.float64), torch.tensor([0]))
+
+
 def test_maps_of_a_transformer_follow_its_patch_tokens() -> None:
     made = one_layer(
         "vit_tiny_patch16_224", img_size=64, patch_size=16, depth=2, embed_dim=16, num_heads=2

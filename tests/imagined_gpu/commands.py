@@ -15,6 +15,7 @@ from pyarrow import parquet
 from rich.console import Console
 
 from imsvd.codes import write_codes
+from imsvd.discretizing import discretize
 from imsvd.encoder import load
 from imsvd.engine.loop import Training
 from imsvd.errors import Interrupted
@@ -46,7 +47,8 @@ def on_gpu(gpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> Switch:
     """Send commands to the imagined GPU from the call on."""
 
     def switch(*, mixed: bool = False) -> None:
-        for module in ("pretraining.run", "evaluation.protocols", "evaluation.classifier"):
+        modules = ("pretraining.run", "discretizing.run", "evaluation.protocols")
+        for module in (*modules, "evaluation.classifier"):
             monkeypatch.setattr(
                 f"imsvd.{module}.launch", lambda _: imagined_fabric(gpu, mixed=mixed)
             )
@@ -99,6 +101,18 @@ def test_mixed_precision_stays_close(on_cpu: Path, on_gpu: Switch, tmp_path: Pat
     train(tiny.config(*ONE_EPOCH, data=DATA), RunFolder(tmp_path), QUIET)
     (ours,), (theirs,) = RunFolder(tmp_path).metrics(), RunFolder(on_cpu).metrics()
     assert ours["loss"] == pytest.approx(theirs["loss"], rel=0.05)
+
+
+def test_a_head_learns_as_on_a_cpu(run: Path, on_gpu: Switch, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"bits": 8, "views": 2, "steps": 3, "console": QUIET}
+    options["settings"] = ["method.projector=[16, 16]", "compute.workers=0"]
+    discretize(run, DATA, tmp_path / "cpu", **options)
+    on_gpu()
+    discretize(run, DATA, tmp_path / "gpu", **options)
+    theirs, ours = (RunFolder(tmp_path / name).metrics() for name in ("cpu", "gpu"))
+    assert len(ours) == len(theirs) > 1
+    for one, other in zip(ours, theirs, strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-3)
 
 
 def test_an_encoder_takes_images_of_the_host(run: Path, gpu: torch.device) -> None:

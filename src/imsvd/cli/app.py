@@ -97,7 +97,8 @@ Spec = Annotated[
     argument(
         "RUN",
         "Run folder, or another encoder: untrained:RUN, timm:NAME, timm:NAME:random, "
-        "timm:NAME:FILE; likewise torchvision:NAME.",
+        "timm:NAME:FILE; likewise torchvision:NAME; or what `imsvd export` wrote as safetensors, "
+        "timm or onnx.",
     ),
 ]
 RecipeName = Annotated[

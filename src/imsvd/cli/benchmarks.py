@@ -58,6 +58,24 @@ def bench_heads(
     run(batch, _width_lists(widths), repeats, console, output)
 
 
+@bench.command("head")
+def bench_head(
+    images: Annotated[int, option("N", "Images in the file of features.")] = 100_000,
+    width: Annotated[int, option("N", "Width of the features.")] = 1280,
+    views: Annotated[int, option("N", "Augmented views per image.")] = 2,
+    in_memory: Annotated[int, option("N", "Images that are held in memory to compare.")] = 20_000,
+    folder: Annotated[
+        Path | None, option("FOLDER", "Where to write the features. Default: the temporary folder.")
+    ] = None,
+    repeats: Repeats = 1,
+    output: Output = None,
+) -> None:
+    """Time an epoch of the head of `imsvd discretize` on synthetic features, and its peak memory."""
+    from imsvd.bench.head import run  # noqa: PLC0415
+
+    run(images, width, views, repeats, console, output, in_memory=in_memory, folder=folder)
+
+
 @bench.command("views")
 def bench_views(
     images: Annotated[Path, argument("FOLDER", "Folder of full-size JPEG photographs.")],

@@ -124,7 +124,7 @@ def discretize(  # noqa: PLR0913 - its options are its interface
         argument(
             "ENCODER",
             "Encoder to give a code, which stays as it is: a run folder, timm:NAME, timm:NAME:FILE; "
-            "likewise torchvision:NAME.",
+            "likewise torchvision:NAME; or what `imsvd export` wrote as safetensors, timm or onnx.",
         ),
     ],
     data: Data,

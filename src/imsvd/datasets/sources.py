@@ -230,7 +230,7 @@ def printable(name: str) -> str:
     return os.fsencode(name).decode("utf-8", "backslashreplace")
 
 
-def hash_listing(parts: Iterable[bytes]) -> str:
+def hash_listing(parts: Iterable[bytes | memoryview]) -> str:
     """Return sixteen hexadecimal digits for a sequence of byte strings and their boundaries."""
     digest = hashlib.sha256()
     for part in parts:

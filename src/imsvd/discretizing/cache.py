@@ -1,32 +1,19 @@
 """Features of every image and of its augmented views, computed once and kept on disk.
 
-KEY.npy     half floats, (images, views + 1, features); the last one is that of the plain image
-KEY.json    what the features belong to, and how many images are done
-
-KEY is a hash of everything that the features depend on, so that a cache of another encoder, of
-changed images or of other views has another name and is never used by mistake; it stays until
-somebody deletes it. Images are encoded in batches that depend on their position alone. A cache that
-was interrupted, or made by several processes, therefore holds the same bytes as any other.
+Images are encoded in batches that depend on their position alone. A cache that was interrupted, or
+made by several processes, therefore holds the same bytes as any other.
 """
 
 from __future__ import annotations
 
-import errno
-import io
-import json
-import mmap
-import os
 import signal
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from lightning_fabric import Fabric
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 from torch import Tensor
@@ -35,13 +22,14 @@ from imsvd.config import ComputeSettings
 from imsvd.datasets import BadImage, ImageSource, Quarantine, UnreadableImage, read_or_replace
 from imsvd.datasets.reading import image_key, load_batches
 from imsvd.datasets.sources import DecodedImages, hash_listing
-from imsvd.distributed import any_rank, gather_lists, on_first_rank, rank, together, world_size
+from imsvd.discretizing.feature_file import CacheFile, Half, open_features, size_text
+from imsvd.distributed import gather_lists, largest, on_first_rank, rank, together, world_size
 from imsvd.encoder import Encoder
+from imsvd.engine.fabric import Fabric
 from imsvd.engine.hardware import worker_count
 from imsvd.engine.loop import StopRequest
 from imsvd.errors import InputError, Interrupted
 from imsvd.evaluation.features import center_crop
-from imsvd.files import write_atomically
 from imsvd.progress import clock, progress_bar
 from imsvd.views import ViewsSettings, make_samples, normalize, stack_views, takes_fast_path
 
@@ -55,8 +43,7 @@ MEASURED_BATCHES = 3
 """Batches after which the time that all of them will take is printed."""
 EPOCH = 0
 """The epoch whose views are made; `imsvd explain` shows the same."""
-
-Half = NDArray[np.float16]
+_FLUSH, _STOP = 1, 2  # what a rank wants after a batch; the most urgent wish wins
 
 
 class FeatureRequest(NamedTuple):
@@ -67,6 +54,8 @@ class FeatureRequest(NamedTuple):
     views: ViewsSettings
     """All augmented views of an image."""
     seed: int
+    weights: str = ""
+    """The `weights_key` of the encoder, if it is known already."""
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -77,7 +66,7 @@ class FeatureRequest(NamedTuple):
         """Return what tells these features from others."""
         return {
             "encoder": self.encoder.description.model_dump(mode="json"),
-            "weights": weights_key(self.encoder),
+            "weights": self.weights or weights_key(self.encoder),
             "images": image_key(self.source),
             "views": self.views.model_dump(mode="json"),
             "seed": self.seed,
@@ -92,7 +81,7 @@ def weights_key(encoder: Encoder) -> str:
         for name, value in encoder.backbone.state_dict().items()
         for part in (
             name.encode(),
-            value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes(),
+            memoryview(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()),
         )
     )
 
@@ -118,14 +107,14 @@ def cached_features(
     Raises:
         Interrupted: after Ctrl-C or SIGTERM; the same call continues.
     """
-    file = CacheFile(request, folder)
-    on_first_rank(file.prepare)
+    file = CacheFile(request.identity(), request.shape, folder)
+    on_first_rank(partial(file.prepare, console))
     done = together(file.done)
     total = len(request.source)
     if done >= total:
         console.print(f"Features: reusing {file.path}", highlight=False, soft_wrap=True)
     else:
-        size = _size(file.bytes)
+        size = size_text(file.bytes)
         state = f"{done:,} of {total:,} images are done" if done else f"{total:,} images"
         console.print(
             f"Features: {state}, {request.shape[1]} each; {size} in {folder}",
@@ -133,94 +122,7 @@ def cached_features(
             soft_wrap=True,
         )
         _fill(request, file, done, compute, fabric, quarantine, console)
-    features: Half = np.load(file.path, mmap_mode="r")
-    return features
-
-
-class CacheFile:
-    """The two files of a cache."""
-
-    def __init__(self, request: FeatureRequest, folder: Path) -> None:
-        self.identity = request.identity()
-        key = hash_listing([json.dumps(self.identity).encode()])
-        self.path, self.description = folder / f"{key}.npy", folder / f"{key}.json"
-        header = io.BytesIO()
-        np.lib.format.write_array_header_1_0(
-            header, {"descr": "<f2", "fortran_order": False, "shape": request.shape}
-        )
-        self._header = header.getvalue()
-        _, count, width = request.shape
-        self._row = 2 * count * width
-        self.bytes = len(self._header) + len(request.source) * self._row
-
-    def done(self) -> int:
-        """Return how many images, from the first on, have their features in the file."""
-        try:
-            done = int(json.loads(self.description.read_text())["done"])
-            whole = self.path.stat().st_size == self.bytes
-        except (OSError, ValueError, KeyError, TypeError):
-            return 0
-        return done if whole else 0
-
-    def prepare(self) -> None:
-        """Reserve the whole file, so that a full disk shows before hours of work."""
-        if self.done():
-            return
-        with suppress(OSError):
-            self.description.unlink()
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("wb") as file:
-                if hasattr(os, "posix_fallocate"):
-                    os.posix_fallocate(file.fileno(), 0, self.bytes)
-                else:
-                    file.truncate(self.bytes)
-                file.write(self._header)
-        except OSError as error:
-            with suppress(OSError):
-                self.path.unlink()
-            raise self._failure(error) from error
-
-    def write(self, first: int, rows: Half) -> None:
-        """Write the features of images `first`, `first + 1`, …"""
-        # Not through the map: a page that finds no room on the disk would kill the process.
-        content = memoryview(rows.tobytes())
-        place = len(self._header) + first * self._row
-        try:
-            descriptor = os.open(self.path, os.O_WRONLY)
-            try:
-                while content:
-                    written = os.pwrite(descriptor, content, place)
-                    content, place = content[written:], place + written
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            raise self._failure(error) from error
-
-    def flush(self) -> None:
-        """Wait until what was written is on the disk."""
-        try:
-            with self.path.open("rb") as file:
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise self._failure(error) from error
-
-    def advance(self, done: int) -> None:
-        """Note that the first `done` images are complete and flushed."""
-        content = json.dumps({"done": done, **self.identity}, indent=2) + "\n"
-        write_atomically(self.description, content.encode())
-
-    def _failure(self, error: OSError) -> InputError:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return InputError(
-                f"the disk is full: features need {_size(self.bytes)} in {self.path.parent}; free some "
-                "space or name another folder with --cache, and run the same command to resume."
-            )
-        return InputError(f"{self.path} could not be written: {error.strerror}.")
-
-
-def _size(count: int) -> str:
-    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
+    return together(partial(open_features, file.path))
 
 
 def _fill(
@@ -239,7 +141,7 @@ def _fill(
     workers = worker_count(compute, fabric, cheap=takes_fast_path(request.source))
     encoder = request.encoder.to(fabric.device).eval()
     encoder.backbone.to(memory_format=torch.channels_last)
-    batches = load_batches(partial(read_views, *request[1:]), own, workers)
+    batches = load_batches(partial(read_views, *request[1:4]), own, workers)
     timer = _Timer(console, done, total)
     with closing(batches), StopRequest() as stop, progress_bar(console) as bar:
         timer.show(bar)
@@ -250,16 +152,29 @@ def _fill(
             done = min(total, first + BATCH * world)
             timer.advance(done)
             due = done == total or time.monotonic() - flushed_at > FLUSH_SECONDS
-            if any_rank(due or stop.requested, fabric.device):
+            urgency = largest(_STOP if stop.requested else _FLUSH * due, fabric.device)
+            if urgency:
                 together(file.flush)
+                if done == total or urgency == _STOP:
+                    on_first_rank(partial(_require_same_images, request, file))
                 on_first_rank(partial(file.advance, done))
                 flushed_at = time.monotonic()
-                if done < total and any_rank(stop.requested, fabric.device):
+                if done < total and urgency == _STOP:
                     console.print(
                         f"Stopped after {done:,} images. Run the same command to resume.",
                         highlight=False,
                     )
                     raise Interrupted(stop.signal_number or signal.SIGINT)
+
+
+def _require_same_images(request: FeatureRequest, file: CacheFile) -> None:
+    """Raise, and delete the features, if images were changed since the first was read."""
+    if image_key(request.source) != file.identity["images"]:
+        file.discard()
+        raise InputError(
+            "the images changed while their features were computed, so that the features were deleted; "
+            "run the same command again when the images are complete."
+        )
 
 
 class _Timer:
@@ -341,8 +256,9 @@ def _encode_and_write(
         features = torch.stack([_encode(request, levels) for levels in batch.views], dim=1)
     halves = features.to("cpu", torch.float16)
     if not bool(torch.isfinite(halves).all()):
+        problem = "are not numbers" if bool(features.isnan().any()) else "half floats cannot hold"
         raise InputError(
-            f"the encoder gives features that half floats cannot hold, near image {batch.first}; "
+            f"the encoder gives features that {problem}, near {request.source.identity(batch.first)}; "
             "use an encoder whose features are finite and below 65,504."
         )
     file.write(batch.first, halves.numpy())
@@ -360,11 +276,9 @@ def _encode(request: FeatureRequest, levels: Tensor) -> Tensor:
             f"the encoder cannot take images of {view.size} pixels "
             f"({(str(error) or 'it fails').splitlines()[0].rstrip('.')}); choose another --size."
         ) from error
+    if features.shape != (len(images), encoder.num_features):
+        raise InputError(
+            f"{encoder.description.backbone.name} gives features of shape {tuple(features.shape[1:])} for "
+            f"an image instead of {encoder.num_features} numbers; choose a network that pools them."
+        )
     return features.float()
-
-
-def release(features: Half) -> None:
-    """Give back the memory of what was read from the map; the system still has it at hand."""
-    mapped = getattr(features, "_mmap", None)  # an array in memory has none
-    if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
-        mapped.madvise(mmap.MADV_DONTNEED)

@@ -8,16 +8,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from imsvd.checkpoints import seed_random_state
 from imsvd.config import Config
-from imsvd.discretizing.cache import Half, release
+from imsvd.discretizing.feature_file import (
+    Half,
+    Rows,
+    expect_any_order,
+    prefetch,
+    read_features,
+)
 from imsvd.discretizing.held_out import measure_codes
 from imsvd.encoder import Encoder, save_encoder
 from imsvd.engine.batches import EpochOrder
+from imsvd.engine.fabric import Fabric
 from imsvd.engine.hardware import share_norms
 from imsvd.methods import build_method
 from imsvd.pretraining.run import MethodTraining
@@ -28,8 +33,6 @@ PAIR_STREAM, HELD_OUT_STREAM = 2**16 - 2, 2**16 - 3
 """Numbers of the random streams that choose pairs and held-out images; no real view has them."""
 LABELS = {"share_decided": "held", "share_agreeing": "same", "shared_nats": "nats"}
 """Column titles of what held-out images show."""
-
-Rows = NDArray[np.int64]
 
 
 class FeaturePair(NamedTuple):
@@ -131,29 +134,32 @@ class HeadTraining(MethodTraining[FeaturePair]):
 
     def batches(self, steps: range) -> Iterator[FeaturePair]:
         """Yield this rank's features of two views per image."""
+        expect_any_order(self.features)
+        pinned = self.fabric.device.type == "cuda"
+        positions, pairs = self._draw(steps.start)
         for step in steps:
-            epoch, positions = self.order.indices(step)
-            pairs = self._pairs(epoch, positions)
-            views = [
-                self._read(*column) for column in zip(pairs.images.T, pairs.views.T, strict=True)
-            ]
-            release(self.features)
-            yield FeaturePair(views, torch.from_numpy(positions).to(self.fabric.device))
+            chosen = zip(pairs.images.T, pairs.views.T, strict=True)
+            views = [read_features(self.features, *column, pinned=pinned) for column in chosen]
+            batch = FeaturePair(
+                [self._send(view) for view in views], self._send(torch.from_numpy(positions))
+            )
+            if step + 1 < steps.stop:
+                positions, pairs = self._draw(step + 1)
+                prefetch(self.features, np.unique(pairs.images))
+            yield batch
 
-    def _pairs(self, epoch: int, positions: Rows) -> Pairs:
+    def _draw(self, step: int) -> tuple[Rows, Pairs]:
+        """Return the positions of this rank's images of `step`, and the views that are compared."""
+        epoch, positions = self.order.indices(step)
         seed = self.config.seed
         pairs = choose_pairs(seed, epoch, self.rows[positions], self.frozen.views)
         if self.neighbors is None:
-            return pairs
+            return positions, pairs
         nearest = self.neighbors[positions]
-        return admit_neighbors(pairs, nearest, self.frozen.neighbor_share, seed, epoch)
+        return positions, admit_neighbors(pairs, nearest, self.frozen.neighbor_share, seed, epoch)
 
-    def _read(self, rows: Rows, views: NDArray[np.int64]) -> Tensor:
-        # In the order of the file, which a disk reads faster, and back.
-        order = np.argsort(rows, kind="stable")
-        read = np.empty((len(rows), self.features.shape[-1]), np.float32)
-        read[order] = self.features[rows[order], views[order]]
-        return torch.from_numpy(read).to(self.fabric.device)
+    def _send(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.fabric.device, non_blocking=True)
 
     def check(self, record: dict[str, Any]) -> None:
         """Measure the codes of held-out images."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from imsvd.code_measures import pair_information
-from imsvd.discretizing.cache import Half, release
+from imsvd.discretizing.feature_file import Half, Rows, read_features
 from imsvd.information import codes, max_probabilities, soft_discretize
 from imsvd.population.counting import spanning_tree
 
@@ -42,9 +42,8 @@ def measure_codes(
     counts = torch.zeros(4, width, width, dtype=torch.float64)
     for chunk in _chunks(rows):
         views = [
-            soft_discretize(head(_on(head, features[chunk, view])), units) for view in (0, 1, -1)
+            soft_discretize(head(_read(head, features, chunk, view)), units) for view in (0, 1, -1)
         ]
-        release(features)
         decided += int((max_probabilities(views[-1], units) > 0.9).sum())
         agreeing += int((codes(views[0], units) == codes(views[1], units)).sum())
         first, second, whole = (one_hot_codes(q, units) for q in views)
@@ -91,5 +90,6 @@ def _chunks(rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         yield rows[start : start + CHUNK]
 
 
-def _on(head: nn.Module, halves: Half) -> Tensor:
-    return torch.from_numpy(halves.astype(np.float32)).to(next(head.parameters()).device)
+def _read(head: nn.Module, features: Half, rows: Rows, view: int) -> Tensor:
+    device = next(head.parameters()).device
+    return read_features(features, rows, np.full(len(rows), view)).to(device)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from rich.console import Console
 
-from imsvd.discretizing.cache import Half, release
+from imsvd.discretizing.feature_file import Half, Rows, read_features
 from imsvd.distributed import gather_lists, rank, world_size
 from imsvd.evaluation import nearest_neighbors
 from imsvd.progress import progress_bar
@@ -17,8 +16,6 @@ BLOCK = 16_384
 """Most images compared with each other; of more images, random blocks of this size are."""
 BLOCK_STREAM = 2**16 - 4
 """Number of the random stream that deals images to blocks; no real view has it."""
-
-Rows = NDArray[np.int64]
 
 
 def feature_neighbors(
@@ -52,8 +49,7 @@ def feature_neighbors(
 
 def _within(features: Half, images: Rows, count: int, device: torch.device) -> Rows:
     """Return the nearest of `images` to each of them, itself excluded, (images, count)."""
-    plain = torch.from_numpy(features[images, -1].astype(np.float32)).to(device)
-    release(features)
+    plain = read_features(features, images, np.full(len(images), -1)).to(device)
     nearest = nearest_neighbors(plain, plain, count + 1).indices.cpu().numpy()
     own = nearest == np.arange(len(images))[:, None]
     own[~own.any(1), -1] = True  # among more equal images than neighbors, it may not find itself

@@ -18,9 +18,10 @@ from imsvd.datasets import ImageSource, open_source
 from imsvd.datasets.opening import absolute
 from imsvd.datasets.reading import image_key
 from imsvd.datasets.sources import hash_listing
-from imsvd.discretizing.cache import FeatureRequest, Half, cached_features, weights_key
+from imsvd.discretizing.cache import FeatureRequest, cached_features, weights_key
 from imsvd.discretizing.capacity import CodeSize, Trial, choose_size, ladder, read_trials
-from imsvd.discretizing.head import HeadTraining, Rows, split_rows
+from imsvd.discretizing.feature_file import Half, Rows
+from imsvd.discretizing.head import HeadTraining, split_rows
 from imsvd.discretizing.neighborhoods import feature_neighbors
 from imsvd.distributed import barrier, on_first_rank
 from imsvd.encoder import UNTRAINED, Encoder, load, open_encoder, saved_epoch
@@ -66,7 +67,8 @@ def discretize(  # noqa: PLR0913 - its options are its interface
     """Train a head that gives each image a discrete code, or resume the run in `out`.
 
     Args:
-        encoder: a run folder, `timm:NAME[:FILE]` or `torchvision:NAME[:FILE]`; it stays as it is.
+        encoder: a run folder, `timm:NAME[:FILE]`, `torchvision:NAME[:FILE]`, or an exported
+            safetensors file, timm folder or ONNX graph of features; it stays as it is.
         data: a folder of images, or the name of a dataset such as "shapes" or "cifar10".
         out: the run folder.
         bits: size of the code; there are bits / log2(units) variables. None: chosen without labels
@@ -183,7 +185,7 @@ def share_features(
         pair = config.views.views
         every = tuple(pair[number % len(pair)] for number in range(config.frozen.views))
         views = ViewsSettings(views=every, evaluation_size=config.views.evaluation_size)
-        request = FeatureRequest(encoder, source, views, config.seed)
+        request = FeatureRequest(encoder, source, views, config.seed, config.frozen.weights)
         return cached_features(request, folder, config.compute, fabric, quarantine, console)
 
     return SharedFeatures(encoder, source, fabric, console, make)

@@ -15,13 +15,13 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 import torch
-from lightning_fabric import Fabric
 from rich.console import Console
 from torch import Tensor
 
 from imsvd.config import ComputeSettings
 from imsvd.datasets import ImageSource, Quarantine, load_into_memory, small_image_size
 from imsvd.datasets.reading import load_batches
+from imsvd.engine.fabric import Fabric
 from imsvd.engine.hardware import worker_count
 from imsvd.errors import InputError
 from imsvd.progress import progress_bar

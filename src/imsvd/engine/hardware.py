@@ -9,11 +9,10 @@ import warnings
 from typing import Any, TypeVar
 
 import torch
-from lightning_fabric import Fabric
-from lightning_fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 
 from imsvd.config import ComputeSettings
+from imsvd.engine.fabric import Fabric, MisconfigurationException
 from imsvd.errors import InputError
 from imsvd.networks import synchronize_norms
 from imsvd.networks.winograd import use_winograd

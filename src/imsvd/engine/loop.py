@@ -18,7 +18,6 @@ from types import FrameType, TracebackType
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
-from lightning_fabric import Fabric
 from rich.console import Console
 from rich.markup import escape
 from torch import Tensor, nn
@@ -32,6 +31,7 @@ from imsvd.checkpoints import (
 )
 from imsvd.datasets import BadImage, ImageSource, Quarantine
 from imsvd.distributed import any_rank, gather_lists, largest, on_first_rank, rank, together
+from imsvd.engine.fabric import Fabric
 from imsvd.errors import InputError, Interrupted
 from imsvd.files import remove_leftovers
 from imsvd.progress import progress_bar

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
-from lightning_fabric import Fabric
 from rich.console import Console
 from rich.markup import escape
 from torch import Tensor, nn
@@ -24,6 +23,7 @@ from imsvd.datasets.sources import hash_listing
 from imsvd.distributed import all_reduce_sum, mean_over_ranks, on_first_rank, own_slice, together
 from imsvd.encoder import Encoder, EncoderDescription, encoder_details
 from imsvd.engine.batches import EpochOrder, build_batches
+from imsvd.engine.fabric import Fabric
 from imsvd.engine.hardware import launch, lay_out, worker_count
 from imsvd.engine.loop import StepBar, Training, TrainingPlan, shared_quarantine
 from imsvd.errors import InputError
@@ -296,6 +296,11 @@ class Classifier(nn.Module):
 
     def __init__(self, encoder: Encoder, num_classes: int, *, frozen: bool) -> None:
         super().__init__()
+        if not frozen and next(encoder.backbone.parameters(), None) is None:
+            raise InputError(
+                "an ONNX encoder has no weights to train; use a protocol that leaves it as it is, such as "
+                "`imsvd evaluate linear`."
+            )
         self.backbone = encoder.backbone.requires_grad_(not frozen)
         self.head = nn.Linear(encoder.num_features, num_classes)
         self.frozen = frozen

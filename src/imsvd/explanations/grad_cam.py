@@ -87,6 +87,8 @@ def _maps_and_features(backbone: nn.Module, images: Tensor) -> tuple[Tensor, Ten
     """Return the last spatial features and the pooled features computed from them."""
     network: Any = backbone
     if not _is_transformer(backbone):
+        if not hasattr(network, "forward_features"):
+            return _last_maps(backbone, images)
         maps = network.forward_features(images)
         return maps, network.forward_head(maps)
     caught: list[Tensor] = []
@@ -98,6 +100,28 @@ def _maps_and_features(backbone: nn.Module, images: Tensor) -> tuple[Tensor, Ten
     finally:
         handle.remove()
     return caught[0], features
+
+
+def _last_maps(backbone: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the last spatial output of any layer of a network that does not name one, and the features."""
+    caught: list[Tensor] = []
+
+    def catch(_: nn.Module, __: Any, output: Any) -> None:
+        if isinstance(output, Tensor) and output.ndim == 4 and min(output.shape[2:]) > 1:
+            caught.append(output)
+
+    handles = [module.register_forward_hook(catch) for module in backbone.modules()]
+    try:
+        features = backbone(images)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not caught or not features.requires_grad:
+        raise InputError(
+            f"Grad-CAM needs a network with spatial features and gradients, which {type(backbone).__name__} "
+            "does not have; leave out `grad_cam` and `faithfulness` with --only."
+        )
+    return caught[-1], features
 
 
 def _as_grid(backbone: nn.Module, values: Tensor) -> Tensor:

@@ -65,6 +65,11 @@ def export_encoder(
             f"choose {' or '.join(chosen.kinds)}."
         )
     _check_path(name, chosen.suffix, path)
+    if encoder.description.backbone.library == "onnx" and name != "safetensors":
+        raise InputError(
+            f"the backbone of this encoder is an ONNX graph, which --format {name} cannot hold; use "
+            "--format safetensors."
+        )
     encoder.cpu().eval()
     chosen.write(encoder, path, output_kind)
     return path

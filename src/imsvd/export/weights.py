@@ -19,10 +19,10 @@ import torchvision
 from safetensors.torch import save, save_file
 from torch import Tensor, nn
 
-from imsvd.encoder import Encoder
+from imsvd.encoder import METADATA, Encoder
 from imsvd.errors import InputError
 from imsvd.files import complete_or_absent, write_atomically
-from imsvd.networks import take_off_classifier
+from imsvd.networks import take_off_heads, torchvision_network
 from imsvd.pretrained import summarize_keys
 
 TOLERANCE = 1e-5
@@ -87,8 +87,8 @@ def _torchvision_twin(encoder: Encoder, library: str) -> nn.Module:
     remedy = "use --format timm, safetensors or onnx"
     if name not in torchvision.models.list_models(module=torchvision.models):
         raise InputError(f"{library} has no network {name!r}; {remedy}.")
-    network: nn.Module = torchvision.models.get_model(name, weights=None)
-    take_off_classifier(name, network)
+    network = torchvision_network(name)
+    take_off_heads(name, network)
     state, wanted = encoder.backbone.state_dict(), network.state_dict()
     different = [
         key
@@ -187,5 +187,7 @@ def _timm_config(encoder: Encoder) -> dict[str, Any]:
 def export_safetensors(encoder: Encoder, path: Path, _kind: str = "features") -> None:
     """Write `backbone.*` and `projector.*`, with the encoder's description as JSON metadata."""
     tensors = {name: value.detach().contiguous() for name, value in encoder.state_dict().items()}
-    metadata = {"format": "pt", "imsvd": encoder.description.model_dump_json()}
+    metadata = {"format": "pt", METADATA: encoder.description.model_dump_json()}
+    if encoder.epoch is not None:
+        metadata["epoch"] = str(encoder.epoch)
     write_atomically(path, save(tensors, metadata=metadata))

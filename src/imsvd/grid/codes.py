@@ -53,7 +53,7 @@ def measure_codes(encoder: Encoder, test: Features, folder: Path, data: str) -> 
     arrays = {"codes": found, "units": np.array(units)}
     write_arrays(folder / FILE_NAME, data, arrays)
     joint = torch.from_numpy(contingency(found, found, units, units))
-    metrics = {"share_decided": decided, "shared_nats": shared_nats(joint, units, len(found))}
+    metrics = {"share_decided": decided, "shared_nats": shared_nats(joint, units)}
     scores = {"monosemanticity": monosemanticity(found, test.features, units)}
     if test.labels is not None:
         scores["purity"] = unit_purity(found, test.labels.numpy(), units)

@@ -5,7 +5,8 @@ from imsvd.networks.backbone import (
     build_backbone,
     feature_width,
     synchronize_norms,
-    take_off_classifier,
+    take_off_heads,
+    torchvision_network,
 )
 from imsvd.networks.heads import Last, projector
 
@@ -16,5 +17,6 @@ __all__ = [
     "feature_width",
     "projector",
     "synchronize_norms",
-    "take_off_classifier",
+    "take_off_heads",
+    "torchvision_network",
 ]

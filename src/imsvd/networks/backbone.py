@@ -12,16 +12,21 @@ from timm.layers.norm_act import convert_sync_batchnorm
 from torch import nn
 
 from imsvd.errors import InputError
+from imsvd.networks.graph import GraphBackbone, GraphShape
 from imsvd.settings import Settings
 
 Stem = Literal["native", "stride_1", "stride_2"]
+_AUXILIARY = {"googlenet": ("aux1", "aux2"), "inception_v3": ("AuxLogits",)}
+"""Auxiliary classifiers of torchvision's networks."""
 
 
 class BackboneSettings(Settings):
     """The network that turns images into features."""
 
-    library: Literal["timm", "torchvision"] = Field(
-        "timm", description="library that builds the network: timm or torchvision"
+    library: Literal["timm", "torchvision", "onnx"] = Field(
+        "timm",
+        description="library that builds the network: timm or torchvision; onnx for the frozen graph "
+        "of `imsvd discretize`",
     )
     name: str = Field(
         "resnet50",
@@ -45,6 +50,8 @@ def build_backbone(settings: BackboneSettings) -> nn.Module:
     """Build a network mapping (batch, 3, height, width) to pooled features (batch, num_features)."""
     if settings.library == "torchvision":
         return _build_torchvision(settings)
+    if settings.library == "onnx":
+        return _build_graph(settings)
     if not timm.is_model(settings.name):
         raise InputError(_unknown_backbone(settings.name))
     _require_rgb(settings)
@@ -74,13 +81,44 @@ def _build_torchvision(settings: BackboneSettings) -> nn.Module:
             f"backbone.stem and backbone.options are for timm's networks, not torchvision's {name}; "
             "leave them out."
         )
-    network: nn.Module = torchvision.models.get_model(name, weights=None)
-    take_off_classifier(name, network)
+    network = torchvision_network(name)
+    take_off_heads(name, network)
     return network
 
 
-def take_off_classifier(name: str, network: nn.Module) -> str:
-    """Replace the last Linear of a torchvision network by the identity; return its name."""
+def torchvision_network(name: str, weights: Any = None) -> nn.Module:
+    """Build a network of torchvision as its published weights need it."""
+    options: dict[str, Any] = {}
+    if name in _AUXILIARY:
+        # Published weights expect another normalization, which torchvision applies if they are
+        # downloaded, but not if the same weights come from a file.
+        options = {"transform_input": True, "aux_logits": True}
+        if weights is None:
+            options["init_weights"] = False  # which takes a minute
+    network: nn.Module = torchvision.models.get_model(name, weights=weights, **options)
+    return network
+
+
+def _build_graph(settings: BackboneSettings) -> nn.Module:
+    """Build the place for a graph, whose bytes are loaded like weights."""
+    sizes = [settings.options.get(name) for name in GraphShape._fields]
+    if not all(isinstance(size, int) for size in sizes):
+        raise InputError(
+            "backbone.library=onnx cannot be trained; give the file to `imsvd discretize FILE.onnx`."
+        )
+    return GraphBackbone(GraphShape._make(sizes))
+
+
+def take_off_heads(name: str, network: nn.Module) -> tuple[str, ...]:
+    """Replace the classifier of a torchvision network by the identity; return names of removed layers.
+
+    Auxiliary classifiers, which only training uses, are removed too.
+    """
+    auxiliary = _AUXILIARY.get(name, ())
+    for head in auxiliary:
+        setattr(network, head, None)
+    if auxiliary:
+        network.aux_logits = False  # type: ignore[assignment]
     linears = [
         (path, module) for path, module in network.named_modules() if isinstance(module, nn.Linear)
     ]
@@ -94,7 +132,7 @@ def take_off_classifier(name: str, network: nn.Module) -> str:
     parent, _, attribute = path.rpartition(".")
     setattr(network.get_submodule(parent), attribute, nn.Identity())
     network.num_features = classifier.in_features  # type: ignore[assignment]  # as timm's have
-    return path
+    return (path, *auxiliary)
 
 
 def _require_rgb(settings: BackboneSettings) -> None:

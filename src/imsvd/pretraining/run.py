@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import torch
-from lightning_fabric import Fabric
 from rich.console import Console
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from imsvd.datasets import BadImage, ImageSource, open_source
 from imsvd.distributed import on_first_rank, together
 from imsvd.encoder import save_encoder, saved_epoch
 from imsvd.engine.batches import EpochOrder, build_batches
+from imsvd.engine.fabric import Fabric
 from imsvd.engine.hardware import launch, lay_out, use_processor_well
 from imsvd.engine.loop import Training, TrainingPlan, shared_quarantine
 from imsvd.methods import Method, MethodOutput, build_method

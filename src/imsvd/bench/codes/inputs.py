@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
 from numpy.typing import NDArray
 from rich.console import Console
 from torch import Tensor
@@ -16,8 +15,10 @@ from torch import Tensor
 from imsvd.config import ComputeSettings
 from imsvd.datasets import ImageSource
 from imsvd.datasets.reading import image_key
-from imsvd.discretizing.cache import FeatureRequest, Half, cached_features, weights_key
+from imsvd.discretizing.cache import FeatureRequest, cached_features, weights_key
+from imsvd.discretizing.feature_file import Half
 from imsvd.encoder import Encoder, open_encoder
+from imsvd.engine.fabric import Fabric
 from imsvd.engine.loop import shared_quarantine
 from imsvd.errors import InputError
 from imsvd.evaluation.features import labeled_source

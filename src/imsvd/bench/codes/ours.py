@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from lightning_fabric import Fabric
 from rich.console import Console
 from torch import Tensor, nn
 
@@ -26,6 +25,7 @@ from imsvd.discretizing.run import (
     train_head,
 )
 from imsvd.encoder import Encoder, load
+from imsvd.engine.fabric import Fabric
 from imsvd.information import codes as most_probable
 from imsvd.information import soft_discretize
 from imsvd.runs import RunFolder

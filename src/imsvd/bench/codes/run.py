@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from lightning_fabric import Fabric
 from rich.console import Console
 
 from imsvd.bench.codes.inputs import Inputs, Request, read_inputs
@@ -43,6 +42,7 @@ from imsvd.code_measures import matched_units
 from imsvd.datasets.sources import hash_listing
 from imsvd.discretizing.capacity import ladder
 from imsvd.discretizing.run import open_frozen
+from imsvd.engine.fabric import Fabric
 from imsvd.engine.hardware import launch, require_single_process
 from imsvd.errors import InputError
 from imsvd.evaluation.features import labeled_source

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
 from rich.console import Console
 from torch import Tensor, nn
 
 from imsvd.checkpoints import seed_step
 from imsvd.datasets.reading import load_batches
 from imsvd.distributed import mean_over_ranks
+from imsvd.engine.fabric import Fabric
 from imsvd.engine.hardware import share_norms, worker_count
 from imsvd.engine.loop import StepBar, Training, TrainingPlan
 from imsvd.errors import InputError
