@@ -100,7 +100,7 @@ OPTIONS = {
     "name": ["place", "unit", "text"],
     "export": ["run", "--out", "--format", "--output-kind"],
     "codes": ["run", "data", "--out", "--split", "--embedding"],
-    "explain": ["run", "data", "--split", "--only"],
+    "explain": ["run", "data", "--split", "--only", "--judge"],
     "results": ["runs", "--format"],
     "explore": ["runs", "--host", "--port", "--allow-network", "--token", "--no-browser"],
     "evaluate knn": ["run", "data", "--k", "--temperature", "--distance", "--set"],
