@@ -69,7 +69,13 @@ def test_an_exported_encoder_gets_a_code_in_a_run_that_needs_no_other_file(
     data = write_images(tmp_path / "images", 24, side=32, classes=2)
     out = tmp_path / "run"
     words = ["discretize", str(spec), str(data), "--out", str(out), "--bits", "8", "--views", "2"]
-    words += ["--steps", "2", *(part for setting in SETS for part in ("--set", setting))]
+    words += [
+        "--steps",
+        "2",
+        "--units",
+        "4",
+        *(part for setting in SETS for part in ("--set", setting)),
+    ]
     assert command(words) == 0, command.err
     with torch.no_grad():
         expected = open_encoder(spec)(images(3, 32))

@@ -301,7 +301,7 @@ LINEAR = ("method.projector=[16]", *SMALL[1:])
 
 def discretize_on_a_rank(encoder: Path, out: Path, *settings: str) -> list[float]:
     os.environ["LOCAL_RANK"] = str(rank())
-    options = {"bits": 8, "views": 2, "steps": 6, "settings": [*LINEAR, *settings]}
+    options = {"bits": 8, "units": 4, "views": 2, "steps": 6, "settings": [*LINEAR, *settings]}
     imsvd.discretize(encoder, "shapes:96", out, console=QUIET, **options)  # type: ignore[arg-type]
     return [record["loss"] for record in RunFolder(out).metrics()]
 

@@ -104,8 +104,9 @@ def test_mixed_precision_stays_close(on_cpu: Path, on_gpu: Switch, tmp_path: Pat
 
 
 def test_a_head_learns_as_on_a_cpu(run: Path, on_gpu: Switch, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"bits": 8, "views": 2, "steps": 3, "console": QUIET}
+    options: dict[str, Any] = {"bits": 8, "units": 4, "views": 2, "steps": 3}
     options["settings"] = ["method.projector=[16, 16]", "compute.workers=0"]
+    options["console"] = QUIET
     discretize(run, DATA, tmp_path / "cpu", **options)
     on_gpu()
     discretize(run, DATA, tmp_path / "gpu", **options)
