@@ -290,13 +290,13 @@ def head_settings(size: CodeSize) -> IMSVDSettings:
     """Return the loss in the form that keeps a code's variables decided and independent.
 
     It differs from the paper's in four ways: pairs of variables are judged within each view, with
-    ten times the weight; the temperature falls while training; and the saved code is sharp.
+    fifteen times the weight; the temperature falls while training; and the saved code is sharp.
     """
     return IMSVDSettings(
         projector=(HIDDEN, size.variables * size.units),
         units=size.units,
         joint="within",
-        off_diagonal_weight=10.0,
+        off_diagonal_weight=15.0,
         final_temperature=0.1,
         code_temperature=0.01,
     )
