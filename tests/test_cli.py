@@ -25,7 +25,7 @@ from tests.pretraining.tiny import CommandLine
 OPTIONS = {
     "": ["--version"],
     "demo": ["--out", "--set"],
-    "pretrain": ["data", "--out", "--recipe", "--method", "--set"],
+    "pretrain": ["data", "--out", "--recipe", "--method", "--init", "--size", "--set"],
     "discretize": [
         "encoder",
         "data",

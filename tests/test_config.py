@@ -8,6 +8,7 @@ import pytest
 from imsvd.config import (
     Config,
     FrozenSettings,
+    InitSettings,
     describe_settings,
     from_yaml,
     method_settings_class,
@@ -70,6 +71,9 @@ def test_every_listed_key_can_be_set_to_what_it_is() -> None:
         if key.startswith("frozen."):
             frozen = FrozenSettings(encoder="timm:resnet18", weights="0")
             config = config.model_copy(update={"frozen": frozen})
+        if key.startswith("init."):
+            init = InitSettings(encoder="timm:resnet18", weights="0")
+            config = config.model_copy(update={"init": init})
         node: Any = config.model_dump(mode="json")
         for part in key.split("."):
             node = node[int(part)] if part.isdigit() else node[part]

@@ -133,6 +133,27 @@ class FrozenSettings(Settings):
     )
 
 
+class InitSettings(Settings):
+    """The pretrained encoder from which `imsvd pretrain --init` continues."""
+
+    encoder: str = Field(description="the pretrained encoder, as the command named it")
+    weights: str = Field(description="hash of its weights")
+    frozen_stages: int = Field(
+        0,
+        ge=0,
+        description="leading stages of the backbone, the stem first, whose weights and BatchNorm "
+        "statistics stay as they are",
+    )
+    fixed_statistics: bool = Field(
+        True,
+        description="whether every BatchNorm of the backbone keeps its statistics; those of augmented "
+        "views are not those of whole images",
+    )
+    backbone_lr: float = Field(
+        0.1, gt=0, description="learning rate of the backbone, as a share of that of new layers"
+    )
+
+
 class Config(Settings):
     """Everything that defines a run; `config.yaml` in the run folder is one of these."""
 
@@ -151,6 +172,9 @@ class Config(Settings):
     compute: ComputeSettings = ComputeSettings()
     frozen: FrozenSettings | None = Field(
         None, description="set by `imsvd discretize`, which trains a head and not the backbone"
+    )
+    init: InitSettings | None = Field(
+        None, description="set by `imsvd pretrain --init`, which continues from pretrained weights"
     )
 
     @field_validator("method", mode="before")
@@ -229,6 +253,8 @@ def override(config: Config, assignments: Iterable[str]) -> Config:
             )
         if key.startswith("frozen.") and config.frozen is None:
             raise InputError(f"{key} is a setting of `imsvd discretize`; leave it out.")
+        if key.startswith("init.") and config.init is None:
+            raise InputError(f"{key} is a setting of `imsvd pretrain --init`; leave it out.")
         assign(values, key, value, setting_keys())
     return parse_config(values)
 

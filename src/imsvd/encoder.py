@@ -19,12 +19,13 @@ from torch import Tensor, nn
 
 from imsvd.checkpoints import random_state, restore_random_state, seed_random_state
 from imsvd.config import Config
+from imsvd.datasets.sources import hash_listing
 from imsvd.errors import InputError
 from imsvd.exported import SAFETENSORS, exported_path, open_exported
 from imsvd.files import write_atomically
 from imsvd.information import codes, soft_discretize
 from imsvd.networks import BackboneSettings, build_backbone, feature_width, projector
-from imsvd.pretrained import Backbone, compare_keys, open_backbone, parse_spec
+from imsvd.pretrained import RANDOM, Backbone, compare_keys, open_backbone, parse_spec
 from imsvd.runs import RunFolder
 from imsvd.settings import Settings, describe_validation_error, keys_of
 
@@ -201,12 +202,39 @@ def _open_exported(path: Path) -> Encoder:
     return _foreign_encoder(*open_exported(path))
 
 
+def absolute_spec(spec: str | Path) -> str:
+    """Return the encoder's name with absolute paths, so that it can be found from anywhere."""
+    parsed = parse_spec(str(spec))
+    if parsed is None:
+        return str(Path(spec).expanduser().resolve())
+    if parsed.weights in ("", RANDOM):
+        return str(spec)
+    return f"{parsed.library}:{parsed.name}:{Path(parsed.weights).expanduser().resolve()}"
+
+
+def weights_key(encoder: Encoder) -> str:
+    """Return a hash of the backbone's weights."""
+    return hash_listing(
+        part
+        for name, value in encoder.backbone.state_dict().items()
+        for part in (
+            name.encode(),
+            memoryview(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()),
+        )
+    )
+
+
 def untrained_encoder(config: Config) -> Encoder:
     """Return the encoder with the initial weights that the configuration's seed determines."""
     if config.frozen is not None:
         raise InputError(
             f"{UNTRAINED}RUN is not for runs of `imsvd discretize`, whose backbone was trained elsewhere; "
             f"use {config.frozen.encoder} itself."
+        )
+    if config.init is not None:
+        raise InputError(
+            f"{UNTRAINED}RUN is not for runs that continue from trained weights; "
+            f"use {config.init.encoder} itself."
         )
     before = random_state()
     try:

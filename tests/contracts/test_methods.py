@@ -1,5 +1,6 @@
 """The contract of every method. A method in `METHODS` is tested here without an edit."""
 
+import itertools
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,7 +12,7 @@ from imsvd.checkpoints import read_checkpoint, save_checkpoint
 from imsvd.config import override
 from imsvd.methods import METHODS, Method, MethodSettings, build_method
 from imsvd.methods.settings import SMALLEST_BATCH, Scale
-from imsvd.networks import build_backbone
+from imsvd.networks import build_backbone, freeze_stages
 from imsvd.pretraining.display import LABELS
 from imsvd.pretraining.optimizers import build_optimizer, set_learning_rate
 from imsvd.recipes import recipe
@@ -114,6 +115,35 @@ def test_every_parameter_gets_a_gradient_and_every_weight_moves(settings: Method
             assert parameter.grad is not None, key
             # A bias before a norm has no effect, and so no reason to move.
             assert parameter.ndim == 1 or not torch.equal(parameter, before[key]), key
+
+
+@every_form
+def test_a_pretrained_backbone_is_copied_and_its_frozen_stages_stay(
+    settings: MethodSettings,
+) -> None:
+    torch.manual_seed(1)
+    backbone = build_backbone(tiny.config().backbone)
+    backbone(views()[0])  # statistics that are not those of a new network
+    pretrained = {key: value.clone() for key, value in backbone.state_dict().items()}
+    freeze_stages(backbone, 3)
+    method = build_method(settings, backbone, SAMPLES)
+    fixed = {
+        name: value
+        for name, value in pretrained.items()
+        if name.startswith(("conv1.", "bn1.", "layer1.", "layer2."))
+        and not name.endswith("num_batches_tracked")
+    }
+    copies = [name for name in method.state_dict() if name.endswith("layer1.0.bn1.running_mean")]
+    prefixes = [name.removesuffix("layer1.0.bn1.running_mean") for name in copies]
+    assert "backbone." in prefixes
+    for name, prefix in itertools.product(pretrained, prefixes):
+        if prefix + name in method.state_dict():
+            assert torch.equal(method.state_dict()[prefix + name], pretrained[name])
+    train(method, steps=3)
+    for name, prefix in itertools.product(fixed, prefixes):
+        assert torch.equal(method.state_dict()[prefix + name], fixed[name]), prefix + name
+    moved = "backbone.layer4.0.conv1.weight"
+    assert not torch.equal(method.state_dict()[moved], pretrained[moved.removeprefix("backbone.")])
 
 
 @every_form

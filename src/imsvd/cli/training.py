@@ -96,6 +96,17 @@ def pretrain(
     method: Annotated[
         str | None, option("METHOD", "Training method. Default: the recipe's.")
     ] = None,
+    init: Annotated[
+        str | None,
+        option(
+            "ENCODER",
+            "Continue from pretrained weights: a run folder, timm:NAME, timm:NAME:FILE; likewise "
+            "torchvision:NAME.",
+        ),
+    ] = None,
+    size: Annotated[
+        int | None, option("N", "With --init: side of the views in pixels. Default: the encoder's.")
+    ] = None,
     settings: Sets = None,
 ) -> None:
     """Train an encoder on unlabeled images.
@@ -105,14 +116,20 @@ def pretrain(
     from imsvd.distributed import rank  # noqa: PLC0415
     from imsvd.figures import draw_training  # noqa: PLC0415
     from imsvd.pretraining import train  # noqa: PLC0415
+    from imsvd.pretraining.improvement import describe_improvement  # noqa: PLC0415
     from imsvd.pretraining.pretrain import configure  # noqa: PLC0415
     from imsvd.runs import RunFolder  # noqa: PLC0415
 
-    config = configure(data, recipe_name=recipe, method=method, settings=settings or [])
+    config = configure(
+        data, recipe_name=recipe, method=method, init=init, size=size, settings=settings or []
+    )
     run = RunFolder(out)
     train(config, run, console)
     if rank() == 0:
-        curves = draw_training(run.metrics(), out / "training.png")
+        records = run.metrics()
+        curves = draw_training(records, out / "training.png")
+        if verdict := describe_improvement(records):
+            console.print(verdict, highlight=False)
         print_path("Encoder", run.encoder_weights)
         print_path("Curves", curves)
 

@@ -21,10 +21,10 @@ from torch import Tensor
 from imsvd.config import ComputeSettings
 from imsvd.datasets import BadImage, ImageSource, Quarantine, UnreadableImage, read_or_replace
 from imsvd.datasets.reading import image_key, load_batches
-from imsvd.datasets.sources import DecodedImages, hash_listing
+from imsvd.datasets.sources import DecodedImages
 from imsvd.discretizing.feature_file import CacheFile, Half, open_features, size_text
 from imsvd.distributed import gather_lists, largest, on_first_rank, rank, together, world_size
-from imsvd.encoder import Encoder
+from imsvd.encoder import Encoder, weights_key
 from imsvd.engine.fabric import Fabric
 from imsvd.engine.hardware import worker_count
 from imsvd.engine.loop import StopRequest
@@ -72,18 +72,6 @@ class FeatureRequest(NamedTuple):
             "seed": self.seed,
             "shape": list(self.shape),
         }
-
-
-def weights_key(encoder: Encoder) -> str:
-    """Return a hash of the backbone's weights."""
-    return hash_listing(
-        part
-        for name, value in encoder.backbone.state_dict().items()
-        for part in (
-            name.encode(),
-            memoryview(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()),
-        )
-    )
 
 
 def cached_features(

@@ -18,19 +18,26 @@ from imsvd.datasets import ImageSource, open_source
 from imsvd.datasets.opening import absolute
 from imsvd.datasets.reading import image_key
 from imsvd.datasets.sources import hash_listing
-from imsvd.discretizing.cache import FeatureRequest, cached_features, weights_key
+from imsvd.discretizing.cache import FeatureRequest, cached_features
 from imsvd.discretizing.capacity import CodeSize, Trial, choose_size, ladder, read_trials
 from imsvd.discretizing.feature_file import Half, Rows
 from imsvd.discretizing.head import HeadTraining, split_rows
 from imsvd.discretizing.neighborhoods import feature_neighbors
 from imsvd.distributed import barrier, on_first_rank
-from imsvd.encoder import UNTRAINED, Encoder, load, open_encoder, saved_epoch
+from imsvd.encoder import (
+    UNTRAINED,
+    Encoder,
+    absolute_spec,
+    load,
+    open_encoder,
+    saved_epoch,
+    weights_key,
+)
 from imsvd.engine.batches import EpochOrder
 from imsvd.engine.hardware import launch
 from imsvd.engine.loop import shared_quarantine
 from imsvd.errors import InputError
 from imsvd.methods import IMSVDSettings
-from imsvd.pretrained import RANDOM, parse_spec
 from imsvd.progress import counted, progress_bar
 from imsvd.runs import RunFolder
 from imsvd.views import ViewSettings, ViewsSettings
@@ -278,7 +285,7 @@ def configure(
         },
         "training": {"epochs": 1, "batch_size": BATCH_SIZE},
         "frozen": {
-            "encoder": _absolute_spec(encoder),
+            "encoder": absolute_spec(encoder),
             "weights": weights_key(frozen),
             "views": views,
         },
@@ -300,16 +307,6 @@ def head_settings(size: CodeSize) -> IMSVDSettings:
         final_temperature=0.1,
         code_temperature=0.01,
     )
-
-
-def _absolute_spec(spec: str | Path) -> str:
-    """Return the encoder's name with absolute paths, so that it can be found from anywhere."""
-    parsed = parse_spec(str(spec))
-    if parsed is None:
-        return str(Path(spec).expanduser().resolve())
-    if parsed.weights in ("", RANDOM):
-        return str(spec)
-    return f"{parsed.library}:{parsed.name}:{Path(parsed.weights).expanduser().resolve()}"
 
 
 def set_length(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any, Literal
+import functools
+from typing import Any, Literal, Self
 
 import timm
 import torchvision
 from pydantic import Field, JsonValue
 from timm.layers.norm_act import convert_sync_batchnorm
+from timm.models import group_parameters
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from imsvd.errors import InputError
 from imsvd.networks.graph import GraphBackbone, GraphShape
@@ -153,13 +156,70 @@ def feature_width(backbone: nn.Module) -> int:
     return width
 
 
+class FixedStatistics(nn.Module):
+    """What a BatchNorm becomes that always normalizes with the running statistics it has."""
+
+    def train(self, mode: bool = True) -> Self:
+        """Stay in evaluation mode."""
+        del mode
+        return super().train(mode=False)
+
+
+def fix_statistics(network: nn.Module) -> None:
+    """Make every BatchNorm of `network` keep its running statistics, which it then always uses.
+
+    Scale and shift still learn. A change of class survives copies and keeps names and weights.
+    """
+    for module in network.modules():
+        if isinstance(module, _BatchNorm) and not isinstance(module, FixedStatistics):
+            module.__class__ = _fixed(type(module))  # type: ignore[assignment,arg-type]
+            module.eval()
+
+
+@functools.cache
+def _fixed(kind: type[nn.Module]) -> type[nn.Module]:
+    return type(f"Fixed{kind.__name__}", (FixedStatistics, kind), {})
+
+
+def freeze_stages(backbone: nn.Module, count: int) -> None:
+    """Fix weights and BatchNorm statistics of the first `count` stages, as timm divides the network.
+
+    The first stage is the stem.
+    """
+    if count == 0:
+        return
+    matcher = getattr(backbone, "group_matcher", None)
+    if matcher is None:
+        raise InputError(
+            f"init.frozen_stages={count} is for networks of timm, which know their stages; set it to 0."
+        )
+    stages = group_parameters(backbone, matcher(coarse=True))
+    if count >= len(stages):
+        raise InputError(
+            f"init.frozen_stages={count} leaves nothing to train: the network has {len(stages)} stages, "
+            f"its stem included; choose at most {len(stages) - 1}."
+        )
+    frozen = {name for stage in range(count) for name in stages[stage]}
+    for name, parameter in backbone.named_parameters():
+        if name in frozen:
+            parameter.requires_grad = False
+    for module in backbone.modules():
+        own = list(module.parameters())
+        if own and not any(parameter.requires_grad for parameter in own):
+            fix_statistics(module)
+
+
 def synchronize_norms(network: nn.Module) -> nn.Module:
-    """Return `network` with BatchNorm statistics shared by all ranks.
+    """Return `network` with BatchNorm statistics shared by all ranks, except where they are fixed.
 
     `nn.SyncBatchNorm.convert_sync_batchnorm` would drop the activations that timm fuses into its
     norms and thereby train another network.
     """
+    modules = network.named_modules()
+    fixed = [name for name, module in modules if isinstance(module, FixedStatistics)]
     synchronized: nn.Module = convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
+    for name in fixed:
+        fix_statistics(synchronized.get_submodule(name))
     return synchronized
 
 

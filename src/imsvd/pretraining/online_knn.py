@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -20,6 +22,7 @@ class OnlineKNN:
     def __init__(self, config: Config, train: ImageSource, device: torch.device) -> None:
         self.config, self.device = config, device
         self.bank, self.queries = _choose(config, train)
+        self.images = len(self.queries)
 
     @classmethod
     def where_possible(
@@ -34,15 +37,28 @@ class OnlineKNN:
         """Whether `epoch`, counted from 1, ends with a check."""
         return epoch % self.config.training.knn_every == 0 or epoch == self.config.training.epochs
 
-    def __call__(self, backbone: nn.Module) -> dict[str, float]:
-        """Return `{"knn_20": …}` in percent."""
-        bank, queries = self._features(backbone, self.bank), self._features(backbone, self.queries)
+    def __call__(
+        self, backbone: nn.Module, progress: Callable[[int, int], None] | None = None
+    ) -> dict[str, float]:
+        """Return `{"knn_20": …}` in percent; `progress` is called with images done and in total."""
+        known, total = len(self.bank), len(self.bank) + len(self.queries)
+        bank = self._features(
+            backbone, self.bank, progress and (lambda done, _: progress(done, total))
+        )
+        queries = self._features(
+            backbone, self.queries, progress and (lambda done, _: progress(known + done, total))
+        )
         assert bank.labels is not None
         assert queries.labels is not None
         settings = usable_neighbors(KNNSettings(neighbors=(20,)), len(bank.features))
         return knn(bank.features, bank.labels, queries.features, queries.labels, settings)
 
-    def _features(self, backbone: nn.Module, source: ImageSource) -> Features:
+    def _features(
+        self,
+        backbone: nn.Module,
+        source: ImageSource,
+        progress: Callable[[int, int], None] | None,
+    ) -> Features:
         view = self.config.views.views[0]
         return extract_features(
             backbone,
@@ -51,6 +67,7 @@ class OnlineKNN:
             mean=view.mean,
             std=view.std,
             device=self.device,
+            progress=progress,
         )
 
 
@@ -61,15 +78,15 @@ def _choose(config: Config, train: ImageSource) -> tuple[ImageSource, ImageSourc
     except InputError:
         test = None
     if test is None or test.labels is None:
-        chosen = _spread(len(train), most)
+        chosen = spread(len(train), most)
         return (
             Subset(train, [index for place, index in enumerate(chosen) if place % HELD_OUT]),
             Subset(train, chosen[::HELD_OUT]),
         )
-    return Subset(train, _spread(len(train), most)), Subset(test, _spread(len(test), most))
+    return Subset(train, spread(len(train), most)), Subset(test, spread(len(test), most))
 
 
-def _spread(count: int, most: int) -> list[int]:
+def spread(count: int, most: int) -> list[int]:
     """Return up to `most` indices spread evenly over `count`, so that sorted classes all appear."""
     chosen = min(count, most)
     return [place * count // chosen for place in range(chosen)]

@@ -10,7 +10,6 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from imsvd.checkpoints import seed_random_state
 from imsvd.config import Config
 from imsvd.datasets import BadImage, ImageSource, open_source
 from imsvd.distributed import on_first_rank, together
@@ -20,13 +19,14 @@ from imsvd.engine.fabric import Fabric
 from imsvd.engine.hardware import launch, lay_out, use_processor_well
 from imsvd.engine.loop import Training, TrainingPlan, shared_quarantine
 from imsvd.methods import Method, MethodOutput, build_method
-from imsvd.networks import build_backbone
 from imsvd.pretraining.display import TrainingDisplay
 from imsvd.pretraining.fitness import check_precision, check_view_sizes, out_of_memory_message
+from imsvd.pretraining.improvement import SelfRetrieval, hold_out
+from imsvd.pretraining.initial import initial_backbone
 from imsvd.pretraining.metrics import EpochMetrics, MetricsLog, peak_memory
 from imsvd.pretraining.online_knn import OnlineKNN
 from imsvd.pretraining.optimizers import build_optimizer, learning_rate, set_learning_rate
-from imsvd.progress import counted
+from imsvd.progress import counted, progress_bar
 from imsvd.runs import RunFolder
 from imsvd.views import Batch
 
@@ -222,6 +222,7 @@ class Pretraining(MethodTraining[Batch]):
     has_knn = True
 
     def __init__(self, config: Config, run: RunFolder, fabric: Fabric, source: ImageSource) -> None:
+        source, held_out = hold_out(config, source)
         self.source = source
         self.order = EpochOrder(
             len(source),
@@ -230,8 +231,7 @@ class Pretraining(MethodTraining[Batch]):
             fabric.global_rank,
             fabric.world_size,
         )
-        seed_random_state(config.seed)
-        method = build_method(config.method, build_backbone(config.backbone), len(source))
+        method = build_method(config.method, initial_backbone(config), len(source))
         check_view_sizes(method, config)
         check_precision(method, config, fabric.device)
         method = lay_out(method, fabric)
@@ -242,10 +242,14 @@ class Pretraining(MethodTraining[Batch]):
         # Ranks must draw different dropout, and a checkpoint holds the random state of one of them.
         self.seed_every_step = fabric.world_size > 1
         self.knn = OnlineKNN.where_possible(config, source, fabric.device)
+        self.retrieval = None if held_out is None else SelfRetrieval(config, held_out, fabric)
+        self.before: dict[str, float] = {}
 
     def prepare(self, console: Console) -> None:
-        """Open the images and the logs."""
+        """Open the images and the logs; measure pretrained weights before their first step."""
         config = self.config
+        if config.init is not None and self.step == 0:
+            on_first_rank(lambda: self._measure_before(console))
         self.quarantine = shared_quarantine(self.source, config.data.bad_image_limit, self.run.path)
         self._batches = build_batches(
             self.source,
@@ -258,6 +262,27 @@ class Pretraining(MethodTraining[Batch]):
             console,
         )
         super().prepare(console)
+
+    def _measure_before(self, console: Console) -> None:
+        measure = self.knn or self.retrieval
+        if measure is None:
+            return
+        with progress_bar(console) as bar:
+            task = bar.add_task("measuring the pretrained encoder", total=None)
+            measured = measure(
+                self.method.backbone,
+                lambda done, total: bar.update(task, completed=done, total=total),
+            )
+        self.before = {**measured, "images": measure.images}
+
+    def extra_state(self) -> dict[str, Any]:
+        """Return the time spent, the means of an unfinished epoch, and what was measured before."""
+        return super().extra_state() | ({"before": self.before} if self.before else {})
+
+    def load_extra_state(self, state: dict[str, Any]) -> None:
+        """Continue the time and the means."""
+        super().load_extra_state(state)
+        self.before = state.get("before", {})
 
     def batches(self, steps: range) -> Iterable[Batch]:
         """Return this rank's views of `steps`."""
@@ -272,9 +297,13 @@ class Pretraining(MethodTraining[Batch]):
         return self._output.features
 
     def check(self, record: dict[str, Any]) -> None:
-        """Measure kNN accuracy if it is due."""
+        """Measure kNN accuracy if it is due, and at the end what training has changed."""
         if self.knn is not None and self.knn.due(self.epoch):
             record["knn"] = self.knn(self.method.backbone)
+        if self.before:
+            record["before"] = self.before
+        if self.retrieval is not None and self.epoch == self.config.training.epochs:
+            record |= self.retrieval(self.method.backbone)
 
     def write_outputs(self) -> None:
         """Write the encoder of every whole epoch."""

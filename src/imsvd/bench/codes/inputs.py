@@ -15,9 +15,9 @@ from torch import Tensor
 from imsvd.config import ComputeSettings
 from imsvd.datasets import ImageSource
 from imsvd.datasets.reading import image_key
-from imsvd.discretizing.cache import FeatureRequest, cached_features, weights_key
+from imsvd.discretizing.cache import FeatureRequest, cached_features
 from imsvd.discretizing.feature_file import Half
-from imsvd.encoder import Encoder, open_encoder
+from imsvd.encoder import Encoder, open_encoder, weights_key
 from imsvd.engine.fabric import Fabric
 from imsvd.engine.loop import shared_quarantine
 from imsvd.errors import InputError
