@@ -120,6 +120,33 @@ def bench_knn(
     run(queries, bank, width, neighbors, repeats, console, output)
 
 
+@bench.command("capacity")
+def bench_capacity(
+    encoder: Annotated[str, argument("ENCODER", "Encoder, as for `imsvd discretize`.")],
+    data: Splits,
+    *,
+    out: Annotated[
+        Path, option("FOLDER", "Folder for results; run the command again to resume it.")
+    ],
+    size: Annotated[
+        int | None, option("N", "Side of the images in pixels. Default: the encoder's own.")
+    ] = None,
+    cache: Annotated[
+        Path | None, option("FOLDER", "Folder for features. Default: features in --out.")
+    ] = None,
+    views: Annotated[int, option("N", "Augmented views per training image.")] = 4,
+    steps: Annotated[int, option("N", "Smallest number of training steps of a head.")] = 400,
+    settings: Sets = None,
+) -> None:
+    """Train codes of every size and compare the one chosen without labels with the best."""
+    from imsvd.bench.codes.ours import HeadOptions  # noqa: PLC0415
+    from imsvd.bench.codes.sizes import compare_sizes  # noqa: PLC0415
+
+    head = HeadOptions(None, views, steps, tuple(settings or ()))
+    compare_sizes(encoder, data, out, size=size, cache=cache, head=head, console=console)
+    print_path("Table", out / "capacity.md")
+
+
 @bench.command("codes")
 def bench_codes(  # noqa: PLR0913 - its options are its interface
     encoder: Annotated[

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+import imsvd.discretizing.run as discretizing
 from imsvd.bench.codes import autoencoder, rivals
 from imsvd.bench.codes import run as bench
 from imsvd.bench.codes.inputs import Split
 from imsvd.bench.codes.rivals import RIVALS, choose_options
+from imsvd.discretizing import capacity
 from tests.pretraining.test_pretrain import write_images
 from tests.pretraining.tiny import CommandLine
 
@@ -261,3 +263,23 @@ def test_views_are_fitted_beside_plain_images() -> None:
     assert plain.tolist() == features[[1, 3], -1].tolist()
     views = split.rows_to_fit(images, views=True, seed=0)
     assert views.tolist() == features[[1, 3]].reshape(6, 2).tolist()
+
+
+def test_the_chosen_size_is_compared_with_the_best(
+    trained: Path, out: Path, command: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capacity, "BITS", (4, 8))
+    monkeypatch.setattr(discretizing, "TRIAL_STEPS", 3)
+    images = str(out.parent / "images")
+    words = ["bench", "capacity", str(trained), images, "--out", str(out), "--steps", "4"]
+    words += ["--views", "2", "--cache", str(out.parent / "cache")]
+    words += [part for setting in SMALL[1:] for part in ("--set", setting)]
+    assert command(words) == 0, command.err
+    rows = json.loads((out / "capacity.json").read_text())["sizes"]
+    assert [row["size"] for row in rows] == ["4 × 2", "2 × 4", "8 × 2", "4 × 4", "3 × 8"]
+    (chosen,) = (row for row in rows if "chosen" in row["note"])
+    assert chosen["lasting_nats"] == max(row["lasting_nats"] for row in rows)
+    best = max(rows, key=lambda row: row["symmetric_knn20"])
+    behind = best["symmetric_knn20"] - chosen["symmetric_knn20"]
+    assert chosen["note"] == (f"chosen; {behind:.1f} behind the best" if behind else "chosen; best")
+    assert (out / "capacity.md").read_text().count("\n| ") == len(rows) + 1
