@@ -21,7 +21,7 @@ from tests.oracles import code_measures as oracle
 UNITS = (2, 3, 4)
 
 
-@pytest.fixture(autouse=True, params=[5, 4096])
+@pytest.fixture(autouse=True, params=[5, 1024])
 def small_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every measure must be the same in several blocks and in one."""
     monkeypatch.setattr(code_measures, "BLOCK", request.param)

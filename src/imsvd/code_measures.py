@@ -36,7 +36,7 @@ MATCHED = 0.5
 NEIGHBORS = 10
 DRAWS = 30
 """Random sets per size of a unit, which give the purity expected by chance."""
-BLOCK = 4096
+BLOCK = 1024
 """Images whose active units are written out at a time; float32 counts them exactly."""
 _QUERIES = 256
 

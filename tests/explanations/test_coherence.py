@@ -200,6 +200,7 @@ def test_a_judge_is_added_to_a_finished_explanation(
         assert command([*base, *judge]) == 0
         assert "coherence: already finished" in command.out
     command.refuses([*base, "--judge", "timm:resnet51"], "is not a model of timm")
+    command.refuses([*base[:-1], "joint", "--judge", other], "nothing to judge", "add coherence")
     page = (run / "explanations" / "report.html").read_text()
     assert "those of a judge" in page
 

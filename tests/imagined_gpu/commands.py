@@ -161,10 +161,11 @@ def test_codes_are_those_of_a_cpu(run: Path, on_gpu: Switch, tmp_path: Path) -> 
 
 def test_an_explanation_is_that_of_a_cpu(run: Path, on_gpu: Switch) -> None:
     parts = [name for name in PARTS if name not in SLOW_TO_DRAW]
-    expected = explain(run, "shapes:40", only=parts)["parts"]
+    judge = f"untrained:{run}"
+    expected = explain(run, "shapes:40", only=parts, judge=judge)["parts"]
     shutil.rmtree(run / "explanations")
     on_gpu()
-    found = explain(run, "shapes:40", only=parts)["parts"]
+    found = explain(run, "shapes:40", only=parts, judge=judge)["parts"]
     assert found.keys() == expected.keys()
     for name, value in _numbers(found):
         if name.endswith("per_second"):

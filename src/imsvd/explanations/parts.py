@@ -87,7 +87,7 @@ def explain(
         Interrupted: after Ctrl-C; finished parts are kept, and the same call resumes.
     """
     console = console or Console(quiet=True)
-    chosen = _check(split, only)
+    chosen = _check(split, only, judge)
     with console.status("opening encoder and images"):
         subject = _open(RunFolder(run), data, split)
         if judge is not None:
@@ -137,14 +137,20 @@ def properties_table(summary: Mapping[str, Any]) -> Table | None:
     return table
 
 
-def _check(split: str, only: Sequence[str]) -> list[str]:
+def _check(split: str, only: Sequence[str], judge: str | Path | None) -> list[str]:
     """Return the names of the parts to make, in order."""
     if split not in SPLITS:
         raise InputError(f"--split {split!r} does not exist; choose {' or '.join(SPLITS)}.")
     for name in only:
         if name not in PARTS:
             raise InputError(f"--only {name!r} is not a part; choose from {', '.join(PARTS)}.")
-    return [name for name in PARTS if not only or name in only]
+    chosen = [name for name in PARTS if not only or name in only]
+    judged = [name for name, part in PARTS.items() if part.judge is not None]
+    if judge is not None and not set(judged) & set(chosen):
+        raise InputError(
+            f"--judge {judge} has nothing to judge; add {' or '.join(judged)} to --only, or leave it out."
+        )
+    return chosen
 
 
 def _open(run: RunFolder, data: str | Path, split: str) -> Subject:

@@ -101,7 +101,8 @@ class Outcome(Settings):
 
     Attributes:
         data: fingerprint of the training and test images.
-        metrics: test metrics, accuracies in percent, such as {"knn_20": 51.2}.
+        metrics: test metrics, accuracies in percent, such as {"knn_20": 51.2}; those of codes are
+            shares, nats and similarities (see `imsvd.grid.codes`).
         hold_out: kNN accuracy in percent of a held-out tenth of the training images; selections
             use it so that test images never influence them.
         seconds_per_epoch: median over epochs; None without training.
