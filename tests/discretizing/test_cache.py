@@ -27,7 +27,7 @@ from imsvd.discretizing.feature_file import (
     read_features,
     release,
 )
-from imsvd.encoder import load
+from imsvd.encoder import load, weights_key
 from imsvd.errors import InputError, Interrupted
 from imsvd.views import cifar_views
 from tests import gloo
@@ -294,7 +294,7 @@ def test_images_that_change_meanwhile_are_refused(
 def test_the_weights_are_hashed_once(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = cache.weights_key(load(trained))
+    known = weights_key(load(trained))
     monkeypatch.setattr(cache, "weights_key", lambda _: pytest.fail("hashed again"))
     features(request(trained)._replace(weights=known), tmp_path)
 
