@@ -185,6 +185,18 @@ class TestCosineRecall:
         assert expected_hits(similarity, torch.tensor([[1, 4]])).item() == pytest.approx(1 / 3)
 
 
+def test_pair_information_is_that_of_the_joint_histogram() -> None:
+    random = np.random.default_rng(0)
+    first = np.stack([random.integers(0, size, 300) for size in UNITS], 1)
+    second = np.where(random.random(first.shape) < 0.5, first, 0)
+    counts = torch.from_numpy(contingency(first, second, UNITS, UNITS))
+    found = code_measures.pair_information(counts, UNITS)
+    for a in range(3):
+        for b in range(3):
+            expected = oracle.pair_information(first[:, a], second[:, b])
+            assert float(found[a, b]) == pytest.approx(expected, abs=1e-12)
+
+
 def test_sets_of_active_units_give_the_values_of_codes() -> None:
     codes, features, labels = drawn_codes(30), drawn_features(30), drawn_codes(30, 9)[:, 1]
     active = as_active(codes)

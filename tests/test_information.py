@@ -170,3 +170,18 @@ def test_effective_rank_counts_equal_directions() -> None:
     assert float(information.effective_rank(torch.eye(6)[:4])) == pytest.approx(4, rel=1e-5)
     assert float(information.effective_rank(torch.ones(5, 3))) == pytest.approx(1, rel=1e-3)
     assert float(information.effective_rank(torch.zeros(5, 3))) == 1
+
+
+@settings(max_examples=30, deadline=None)
+@given(sizes_of_variables, st.integers(0, 5))
+def test_certainty_is_the_surprise_of_all_other_units(sizes: list[int], seed: int) -> None:
+    q = probabilities(sizes, seed=seed)
+    torch.testing.assert_close(information.certainty(q, sizes), -torch.log1p(-q))
+
+
+def test_certainty_orders_probabilities_that_round_to_one() -> None:
+    logits = torch.tensor([[50.0, 0.0, 0.0], [90.0, 0.0, 0.0], [700.0, 0.0, 0.0]]).double()
+    q = information.soft_discretize(logits, 3)
+    assert (q.float()[:, 0] == 1).all()
+    found = information.certainty(q, 3)[:, 0]
+    torch.testing.assert_close(found, logits[:, 0] - math.log(2))

@@ -135,3 +135,28 @@ def test_the_smallest_form_keeps_the_units_of_two_variables() -> None:
     unequal = IMSVDSettings(projector=(16, 14), units=(2, 4, 8)).smallest()
     assert (unequal.projector, unequal.units) == ((8, 6), (2, 4))
     assert IMSVDSettings(projector=(4,), units=4).smallest().projector == (4,)
+
+
+def test_logits_are_divided_by_a_temperature_that_falls() -> None:
+    method, plain = build(final_temperature=0.1), build()
+    for progress, temperature in ((0.0, 1.0), (0.45, 0.1**0.5), (0.9, 0.1), (1.0, 0.1)):
+        method.after_step(progress)
+        assert float(method.temperature) == pytest.approx(temperature)
+        cold, warm = method.project(views())[1], plain.project(views())[1]
+        for divided, logits in zip(cold, warm, strict=True):
+            torch.testing.assert_close(divided, logits / method.temperature)
+    assert "temperature" in method.state_dict()  # so that a checkpoint keeps it
+    assert "temperature" not in plain.state_dict()
+
+
+def test_the_saved_code_is_sharp_and_has_the_same_units() -> None:
+    settings = SETTINGS.model_copy(update={"code_temperature": 0.01})
+    method = build()
+    state = method.state_dict()
+    saved = settings.saved_state(state)
+    (name,) = (name for name in state if name.startswith("projector.") and "weight" in name)
+    torch.testing.assert_close(saved[name], state[name] * 100)
+    assert all(torch.equal(saved[other], state[other]) for other in state if other != name)
+    assert SETTINGS.saved_state(state) == state
+    with pytest.raises(ValueError, match="without standardize"):
+        IMSVDSettings(projector=(12,), units=4, standardize=True, code_temperature=0.01)

@@ -72,3 +72,16 @@ def recall_in_every_order(
             found = sorted(order, key=lambda i, r=row: -r[i])[:neighbors]  # type: ignore[misc]
             recalls.append(len(near & set(found)) / neighbors)
     return sum(recalls) / len(recalls)
+
+
+def pair_information(first: NDArray[np.int64], second: NDArray[np.int64]) -> float:
+    """I = Σ p(a, b) ln p(a, b) / p(a) p(b), less (d' - 1)(d'' - 1) / 2n for d' and d'' values seen."""
+    count = len(first)
+    total = 0.0
+    for a in set(first.tolist()):
+        for b in set(second.tolist()):
+            both = ((first == a) & (second == b)).mean()
+            if both:
+                total += both * math.log(both / ((first == a).mean() * (second == b).mean()))
+    freedom = (len(set(first.tolist())) - 1) * (len(set(second.tolist())) - 1)
+    return float(total - freedom / (2 * count))
