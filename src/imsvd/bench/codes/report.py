@@ -30,6 +30,8 @@ LEADS = {
     "asymmetric_knn20": "kNN-20, float against code",
 }
 """Measures in which we say who leads."""
+CHANCE = 0.1
+"""Largest share of the entropy of a variable that may be chance in what two of them share."""
 ENOUGH = 2
 """Standard deviations by which a lead counts."""
 
@@ -79,9 +81,9 @@ NOTES = (
     "The options of an alternative are chosen by its P@10 on held-out training images, with labels. "
     "Our code never sees a label.",
     "Decided: largest probability above 0.9. Shared: mean mutual information of two variables, less "
-    "what independent ones show by chance, in nats and relative to the entropy of a variable. Latents "
-    "of the autoencoder count as variables of two units. Where variables have 256 units, the "
-    "correction is rough.",
+    "what independent ones show by chance, in nats and relative to the entropy of a variable; left out "
+    "where the test images are too few for so many pairs of units. Latents of the autoencoder count as "
+    "variables of two units.",
     "Properties of the theorem that hold on two views of test images; hard codes are decided by "
     "construction.",
     "Purity: share of the most frequent class among a unit's images. Similarity: mean cosine of two "
@@ -98,6 +100,8 @@ class Report(NamedTuple):
     """Percent of units that two seeds have in common, for every two seeds."""
     encoder: str
     judge: str
+    images: int
+    """Number of test images."""
 
     @property
     def sizes(self) -> list[int]:
@@ -116,7 +120,18 @@ class Report(NamedTuple):
             r["measures"][measure]
             for r in self.records
             if (r["method"], r["bits"]) == (method, bits) and measure in r["measures"]
+            if not measure.startswith("shared") or dependence_is_measurable(r["units"], self.images)
         ]
+
+
+def dependence_is_measurable(units: Sequence[int] | None, images: int) -> bool:
+    """Return whether chance shows little between two independent variables, and can be subtracted.
+
+    N images show (D - 1)² / 2N nats. Of 256 units, 10,000 images show 3.3 nats, more than half of ln D,
+    and the formula is no longer right.
+    """
+    most = max(units or (2,))
+    return (most - 1) ** 2 / (2 * images) <= CHANCE * math.log(most)
 
 
 class Lead(NamedTuple):

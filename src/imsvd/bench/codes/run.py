@@ -268,7 +268,8 @@ class _Bench:
                 self._matched(first, second) for first, second in itertools.combinations(own, 2)
             ]
         judge = self.settings.judge or "the encoder itself"
-        return Report([r for r in records if r], stability, self.settings.encoder, judge)
+        kept = [record for record in records if record]
+        return Report(kept, stability, self.settings.encoder, judge, len(self.inputs.test))
 
     def _matched(self, first: dict[str, Any], second: dict[str, Any]) -> float:
         """Return the share of units that two seeds have in common, in percent."""
