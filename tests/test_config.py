@@ -18,6 +18,7 @@ from imsvd.config import (
 )
 from imsvd.errors import InputError
 from imsvd.methods import METHODS
+from imsvd.methods.code import CodeSettings
 from imsvd.recipes import RECIPES, recipe
 
 
@@ -74,6 +75,8 @@ def test_every_listed_key_can_be_set_to_what_it_is() -> None:
         if key.startswith("init."):
             init = InitSettings(encoder="timm:resnet18", weights="0")
             config = config.model_copy(update={"init": init})
+        if key.startswith("code."):
+            config = config.model_copy(update={"code": CodeSettings()})
         node: Any = config.model_dump(mode="json")
         for part in key.split("."):
             node = node[int(part)] if part.isdigit() else node[part]

@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 
 from imsvd.errors import InputError
 from imsvd.methods import METHODS, IMSVDSettings, MethodSettings
+from imsvd.methods.code import CodeSettings
 from imsvd.networks import BackboneSettings
 from imsvd.settings import Settings, assign, fields_of, parse_settings, read_assignment
 from imsvd.views import ViewsSettings, paper_views
@@ -173,6 +174,9 @@ class Config(Settings):
     frozen: FrozenSettings | None = Field(
         None, description="set by `imsvd discretize`, which trains a head and not the backbone"
     )
+    code: CodeSettings | None = Field(
+        None, description="a compact code trained beside the method, on its features; null = none"
+    )
     init: InitSettings | None = Field(
         None, description="set by `imsvd pretrain --init`, which continues from pretrained weights"
     )
@@ -255,6 +259,8 @@ def override(config: Config, assignments: Iterable[str]) -> Config:
             raise InputError(f"{key} is a setting of `imsvd discretize`; leave it out.")
         if key.startswith("init.") and config.init is None:
             raise InputError(f"{key} is a setting of `imsvd pretrain --init`; leave it out.")
+        if key.startswith("code.") and values["code"] is None:
+            values["code"] = {}  # one of its settings switches it on
         assign(values, key, value, setting_keys())
     return parse_config(values)
 

@@ -24,6 +24,7 @@ from imsvd.errors import InputError
 from imsvd.exported import SAFETENSORS, exported_path, open_exported
 from imsvd.files import write_atomically
 from imsvd.information import codes, soft_discretize
+from imsvd.methods import MethodSettings
 from imsvd.networks import BackboneSettings, build_backbone, feature_width, projector
 from imsvd.pretrained import RANDOM, Backbone, compare_keys, open_backbone, parse_spec
 from imsvd.runs import RunFolder
@@ -137,11 +138,10 @@ def encoding_device() -> torch.device:
 def describe_encoder(config: Config) -> EncoderDescription:
     """Return the description of the encoder that `config` trains."""
     view = config.views.views[0]
-    method = config.method
     return EncoderDescription(
-        method=method.name,
+        method=config.method.name,
         backbone=config.backbone,
-        **method.code_head._asdict(),
+        **_coding(config).code_head._asdict(),
         size=config.views.whole_image_size,
         mean=view.mean,
         std=view.std,
@@ -157,11 +157,16 @@ def encoder_key(description: EncoderDescription, weights: Mapping[str, Tensor]) 
     return digest.hexdigest()[:12]
 
 
+def _coding(config: Config) -> MethodSettings:
+    """Return the settings of what gives images their code: a head beside the method, or the method."""
+    return config.method if config.code is None else config.code.as_method()
+
+
 def save_encoder(run: RunFolder, config: Config, state: dict[str, Tensor], epoch: int) -> None:
     """Write the encoder's weights after `epoch`, taken from a method's `state`, and its description."""
     described = describe_encoder(config)
     prefixes = ("backbone.", "projector.") if described.projector else ("backbone.",)
-    saved = config.method.saved_state(state)
+    saved = _coding(config).saved_state(state)
     tensors = {
         name: value.cpu().contiguous() for name, value in saved.items() if name.startswith(prefixes)
     }

@@ -18,7 +18,7 @@ from tests.pretraining import tiny
 
 def output(loss: float) -> MethodOutput:
     value = torch.tensor(loss)
-    return MethodOutput(value, {"invariance": value * 2}, torch.eye(4), torch.zeros(4, 8))
+    return MethodOutput(value, {"invariance": value * 2}, (torch.eye(4),) * 2, torch.zeros(4, 8))
 
 
 def filled(*losses: float) -> EpochMetrics:

@@ -8,7 +8,8 @@ none). The tuned rivals have everything a competent user would switch on: persis
 channels_last, gradients set to None. The rivals decode no files, and neither the ends of epochs nor
 the start of workers is counted. Mixed precision and compilation are off for all, on a CPU.
 
-A row with PyTorch's convolutions shows what `imsvd.networks.winograd` gains.
+A row with PyTorch's convolutions shows what `imsvd.networks.winograd` gains, one with a code head
+(`imsvd.pretraining.code`) what it costs.
 """
 
 import itertools
@@ -21,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from lightning_fabric import Fabric
 from PIL import Image
 from rich.console import Console
 from torch import Tensor, nn
@@ -34,8 +36,10 @@ from imsvd.engine.batches import EpochOrder, MemoryBatches
 from imsvd.engine.hardware import keep_freed_memory
 from imsvd.errors import InputError
 from imsvd.methods import build_method
+from imsvd.methods.code import CodeSettings
 from imsvd.networks import build_backbone, feature_width
 from imsvd.networks.winograd import use_winograd
+from imsvd.pretraining.code import CodeTraining
 from imsvd.pretraining.metrics import EpochMetrics
 from imsvd.pretraining.optimizers import build_optimizer
 from imsvd.recipes import recipe
@@ -73,7 +77,7 @@ Build = Callable[[Config, Tensor, int], Loop]
 """Makes a loop from settings, (n, 3, size, size) bytes and a number of cores."""
 
 
-def _ours(*, winograd: bool) -> Build:
+def _ours(*, winograd: bool = True, code: CodeSettings | None = None) -> Build:
     def build(config: Config, images: Tensor, cores: int) -> Loop:
         del cores  # views are made by the threads that train
         order = EpochOrder(len(images), config.training.batch_size, config.seed)
@@ -85,6 +89,8 @@ def _ours(*, winograd: bool) -> Build:
         if winograd:
             use_winograd(method)
         optimizer = build_optimizer(method, config)
+        width, fabric = feature_width(method.backbone), Fabric(accelerator="cpu", devices=1)
+        beside = None if code is None else CodeTraining(code, config, width, fabric)
         metrics = EpochMetrics()
         steps = batches.steps(0, _ENDLESS)
         while True:
@@ -98,6 +104,8 @@ def _ours(*, winograd: bool) -> Build:
             method.after_step(0.5)
             with torch.no_grad():
                 metrics.update(output, method.statistics(output.embedding))
+            if beside is not None:
+                beside.step(output.features, config.peak_lr, 0.5)
             yield waited
 
     return build
@@ -174,7 +182,8 @@ def _lightly_batches(config: Config, images: Tensor, workers: int) -> Iterator[l
 
 
 CONTENDERS: dict[str, Contender[Build]] = {
-    "ours": Contender("imsvd", _ours(winograd=True)),
+    "ours": Contender("imsvd", _ours()),
+    "code": Contender("imsvd, a code head beside it", _ours(code=CodeSettings())),
     "direct": Contender("imsvd, PyTorch's convolutions", _ours(winograd=False)),
     "lightly": Contender("lightly", _lightly(tuned=False), ("lightly",)),
     "lightly-tuned": Contender("lightly, tuned", _lightly(tuned=True), ("lightly",)),

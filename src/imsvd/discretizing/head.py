@@ -25,6 +25,7 @@ from imsvd.engine.batches import EpochOrder
 from imsvd.engine.fabric import Fabric
 from imsvd.engine.hardware import share_norms
 from imsvd.methods import build_method
+from imsvd.pretraining.code import GivenFeatures
 from imsvd.pretraining.run import MethodTraining
 from imsvd.runs import RunFolder
 from imsvd.views import keyed_uniforms
@@ -41,18 +42,6 @@ class FeaturePair(NamedTuple):
     views: list[Tensor]
     samples: Tensor
     """(batch,) positions of the images in the data."""
-
-
-class CachedBackbone(nn.Module):
-    """Stands where a method expects its backbone; its inputs are features already."""
-
-    def __init__(self, num_features: int) -> None:
-        super().__init__()
-        self.num_features = num_features
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Return the features."""
-        return features
 
 
 def split_rows(count: int, share: float, seed: int) -> tuple[Rows, Rows]:
@@ -122,7 +111,7 @@ class HeadTraining(MethodTraining[FeaturePair]):
             fabric.world_size,
         )
         seed_random_state(config.seed)
-        backbone = CachedBackbone(encoder.num_features)
+        backbone = GivenFeatures(encoder.num_features)
         method = share_norms(build_method(config.method, backbone, len(self.rows)), fabric)
         steps = self.order.steps_per_epoch * self.frozen.passes
         super().__init__(config, run, fabric, method, images, steps)

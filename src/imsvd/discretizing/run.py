@@ -38,12 +38,11 @@ from imsvd.engine.hardware import launch
 from imsvd.engine.loop import shared_quarantine
 from imsvd.errors import InputError
 from imsvd.methods import IMSVDSettings
+from imsvd.methods.code import CodeSettings
 from imsvd.progress import counted, progress_bar
 from imsvd.runs import RunFolder
 from imsvd.views import ViewSettings, ViewsSettings
 
-HIDDEN = 1024
-"""Width of the head's hidden layer."""
 BATCH_SIZE = 1024
 MOST_EPOCHS = 20
 """Epochs that are logged and saved; with few images, an epoch has several passes over them."""
@@ -277,9 +276,9 @@ def configure(
         "views": {"views": [view.model_dump()] * 2},
         "optimizer": {
             "name": "adamw",
-            "lr": 2e-3,
+            "lr": CodeSettings().lr,
             "scale_lr": False,
-            "weight_decay": 1e-4,
+            "weight_decay": CodeSettings().weight_decay,
             "warmup_epochs": WARMUP,
             "final_lr_ratio": 0.0,
         },
@@ -299,14 +298,7 @@ def head_settings(size: CodeSize) -> IMSVDSettings:
     It differs from the paper's in four ways: pairs of variables are judged within each view, with
     fifteen times the weight; the temperature falls while training; and the saved code is sharp.
     """
-    return IMSVDSettings(
-        projector=(HIDDEN, size.variables * size.units),
-        units=size.units,
-        joint="within",
-        off_diagonal_weight=15.0,
-        final_temperature=0.1,
-        code_temperature=0.01,
-    )
+    return CodeSettings(variables=size.variables, units=size.units).as_method()
 
 
 def set_length(

@@ -18,13 +18,14 @@ class MethodOutput(NamedTuple):
     Attributes:
         loss: scalar to differentiate.
         terms: named parts of the loss over the global batch, detached, for logging.
-        features: backbone features of the first view, `(batch, num_features)`, detached.
+        features: backbone features of the two large views, `(batch, num_features)` each, detached;
+            the second is a momentum network's where no other sees that view.
         embedding: input of the loss for the first view, `(batch, width)`, detached.
     """
 
     loss: Tensor
     terms: dict[str, Tensor]
-    features: Tensor
+    features: tuple[Tensor, Tensor]
     embedding: Tensor
 
 
@@ -80,13 +81,18 @@ class Method(nn.Module, ABC):
 def mean_output(
     outputs: Sequence[LossOutput], features: Sequence[Tensor], embeddings: Sequence[Tensor]
 ) -> MethodOutput:
-    """Average the losses of several pairs of views; features and embedding are the first view's."""
+    """Average the losses of several pairs of views; the embedding is the first view's."""
     terms = {
         name: torch.stack([output.terms[name] for output in outputs]).mean()
         for name in outputs[0].terms
     }
     loss = torch.stack([output.loss for output in outputs]).mean()
-    return MethodOutput(loss, terms, features[0].detach(), embeddings[0].detach())
+    return MethodOutput(loss, terms, large_views(features), embeddings[0].detach())
+
+
+def large_views(features: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the features of the two large views, which come first, detached."""
+    return features[0].detach(), features[1].detach()
 
 
 class ProjectedMethod(Method):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from imsvd.information import at_least_float32
 from imsvd.losses.corinfomax import CorInfoMaxLoss
-from imsvd.methods.base import MethodOutput, ProjectedMethod
+from imsvd.methods.base import MethodOutput, ProjectedMethod, large_views
 from imsvd.methods.settings import SMALL_LR, MethodSettings, Row, layer_widths
 
 
@@ -74,4 +74,4 @@ class CorInfoMax(ProjectedMethod):
         features, embeddings = self.project(views)
         first, second = (F.normalize(at_least_float32(view), dim=1) for view in embeddings)
         loss, terms = self.loss(first, second)
-        return MethodOutput(loss, terms, features[0].detach(), first.detach())
+        return MethodOutput(loss, terms, large_views(features), first.detach())

@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from imsvd.losses.dissl import DISSLLoss
-from imsvd.methods.base import Method, MethodOutput
+from imsvd.methods.base import Method, MethodOutput, large_views
 from imsvd.methods.settings import SMALL_LR, MethodSettings, Row, layer_widths
 from imsvd.networks import feature_width, projector
 
@@ -85,7 +85,7 @@ class DISSL(Method):
         teachers = [self.teacher(feature) for feature in features[:2]]
         students = [self.student(feature) for feature in features]
         loss, terms = self.loss(teachers, students)
-        return MethodOutput(loss, terms, features[0].detach(), teachers[0].detach())
+        return MethodOutput(loss, terms, large_views(features), teachers[0].detach())
 
     def bounds(self, batch_size: int) -> dict[str, dict[str, float]]:
         """Return the terms of certain and even, undecided, and equal assignments.

@@ -72,8 +72,10 @@ class KeyQueueMethod(Method):
         """Compute the loss against the queue as it was, then push this step's keys."""
         features = [self.backbone(views[query]) for query, _ in self.pairs]
         queries = [self.projector(feature) for feature in features]
+        target_backbone, target_projector = self.target
         with torch.no_grad():
-            keys = [at_least_float32(self.target(views[key])) for _, key in self.pairs]
+            key_features = [target_backbone(views[key]) for _, key in self.pairs]
+            keys = [at_least_float32(target_projector(feature)) for feature in key_features]
         negatives = self.queue.values.clone()  # the backward pass needs them unchanged
         further = self.contrasts(samples)
         outputs = [
@@ -81,7 +83,7 @@ class KeyQueueMethod(Method):
             for query, key in zip(queries, keys, strict=True)
         ]
         self.remember(samples, [F.normalize(key, dim=1) for key in keys])
-        return mean_output(outputs, features, queries)
+        return mean_output(outputs, [*features, *key_features], queries)
 
     def contrasts(self, samples: Tensor) -> Sequence[Any]:
         """Return further arguments of the loss, after queries, keys and queue."""

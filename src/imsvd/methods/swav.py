@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from imsvd import distributed
 from imsvd.information import at_least_float32
 from imsvd.losses.swav import SwAVLoss
-from imsvd.methods.base import MethodOutput, ProjectedMethod
+from imsvd.methods.base import MethodOutput, ProjectedMethod, large_views
 from imsvd.methods.memory import EmbeddingQueue
 from imsvd.methods.settings import (
     CLIPPED_LARS,
@@ -125,7 +125,7 @@ class SwAV(ProjectedMethod):
             output = self.loss([unit @ prototypes.T for unit in units], self._earlier(prototypes))
         for queue, unit in zip(self._queues(), units, strict=False):
             queue.push(unit)
-        return MethodOutput(output.loss, output.terms, features[0].detach(), units[0].detach())
+        return MethodOutput(output.loss, output.terms, large_views(features), units[0].detach())
 
     def _prototypes_with_gradient(self) -> Tensor:
         """Return the prototypes, with a gradient of zero during the first `freeze_steps`.

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from imsvd.losses.wmse import WMSELoss
-from imsvd.methods.base import MethodOutput, ProjectedMethod
+from imsvd.methods.base import MethodOutput, ProjectedMethod, large_views
 from imsvd.methods.settings import SMALL_LR, MethodSettings, Row, layer_widths
 
 
@@ -80,7 +80,7 @@ class WMSE(ProjectedMethod):
         del samples
         features, embeddings = self.project(views)
         loss, terms = self.loss(*embeddings)
-        return MethodOutput(loss, terms, features[0].detach(), embeddings[0].detach())
+        return MethodOutput(loss, terms, large_views(features), embeddings[0].detach())
 
     def bounds(self, batch_size: int) -> dict[str, dict[str, float]]:
         """Return the loss of equal views, and of unrelated ones."""

@@ -19,6 +19,9 @@ from imsvd.engine.fabric import Fabric
 from imsvd.engine.hardware import launch, lay_out, use_processor_well
 from imsvd.engine.loop import Training, TrainingPlan, shared_quarantine
 from imsvd.methods import Method, MethodOutput, build_method
+from imsvd.networks import feature_width
+from imsvd.pretraining.code import LABELS as CODE_LABELS
+from imsvd.pretraining.code import CodeTraining
 from imsvd.pretraining.display import TrainingDisplay
 from imsvd.pretraining.fitness import check_precision, check_view_sizes, out_of_memory_message
 from imsvd.pretraining.improvement import SelfRetrieval, hold_out
@@ -48,6 +51,10 @@ def train(config: Config, run: RunFolder, console: Console) -> None:
         console.print("[yellow]BatchNorm is not synchronized between CPU processes.[/yellow]")
     if not Pretraining(config, run, fabric, source).fit(console):
         console.print(f"{run.path} is already trained: {counted(config.training.epochs, 'epoch')}.")
+
+
+_LESS_THAN_THE_CODE = ("share_above_0.99", "dead_units")
+"""Columns of IMSVD's own variables that leave room for those of a code beside them."""
 
 
 class Views(Protocol):
@@ -165,7 +172,7 @@ class MethodTraining(Training[V]):
             "epoch": self.epoch,
             "step": self.step,
             "lr": self.optimizer.param_groups[0]["lr"],
-            **self.metrics.summarize(self.method, self.ranked_features()),
+            **self.measure_epoch(),
             "images_per_second": images / seconds,
             "seconds": seconds,
             "total_seconds": self.seconds,
@@ -175,6 +182,10 @@ class MethodTraining(Training[V]):
         self.metrics = EpochMetrics()
         on_first_rank(lambda: self._check_and_log(record))
         self._began = time.monotonic()  # the check is not training time
+
+    def measure_epoch(self) -> dict[str, Any]:
+        """Return the means of the epoch; all ranks call this."""
+        return self.metrics.summarize(self.method, self.ranked_features())
 
     def ranked_features(self) -> Tensor | None:
         """Return the features whose effective rank is logged, if any."""
@@ -242,6 +253,10 @@ class Pretraining(MethodTraining[Batch]):
         # Ranks must draw different dropout, and a checkpoint holds the random state of one of them.
         self.seed_every_step = fabric.world_size > 1
         self.knn = OnlineKNN.where_possible(config, source, fabric.device)
+        width = feature_width(method.backbone)
+        self.code = (
+            None if config.code is None else CodeTraining(config.code, config, width, fabric)
+        )
         self.retrieval = None if held_out is None else SelfRetrieval(config, held_out, fabric)
         self.before: dict[str, float] = {}
 
@@ -277,12 +292,15 @@ class Pretraining(MethodTraining[Batch]):
 
     def extra_state(self) -> dict[str, Any]:
         """Return the time spent, the means of an unfinished epoch, and what was measured before."""
-        return super().extra_state() | ({"before": self.before} if self.before else {})
+        state = super().extra_state() | ({"before": self.before} if self.before else {})
+        return state | ({"code": self.code.state_dict()} if self.code else {})
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
         """Continue the time and the means."""
         super().load_extra_state(state)
         self.before = state.get("before", {})
+        if self.code is not None:
+            self.code.load_state_dict(state["code"])
 
     def batches(self, steps: range) -> Iterable[Batch]:
         """Return this rank's views of `steps`."""
@@ -294,7 +312,28 @@ class Pretraining(MethodTraining[Batch]):
 
     def ranked_features(self) -> Tensor:
         """Return the features of the last batch."""
-        return self._output.features
+        return self._output.features[0]
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Column titles of the table of epochs."""
+        return {**super().labels, **({} if self.code is None else CODE_LABELS)}
+
+    def after_step(self) -> None:
+        """Move the code head too, by the features that the method has just used."""
+        super().after_step()
+        if self.code is not None:
+            lr = learning_rate(self.config, self.step - 1, self.steps_per_epoch)
+            self.code.step(self._output.features, lr, self.step / self.last_step)
+
+    def measure_epoch(self) -> dict[str, Any]:
+        """Return the means of the epoch, those of the code included."""
+        record = super().measure_epoch()
+        if self.code is not None:
+            for name in _LESS_THAN_THE_CODE:
+                record["health"].pop(name, None)
+            record["health"] = self.code.summarize() | record["health"]
+        return record
 
     def check(self, record: dict[str, Any]) -> None:
         """Measure kNN accuracy if it is due, and at the end what training has changed."""
@@ -308,7 +347,11 @@ class Pretraining(MethodTraining[Batch]):
     def write_outputs(self) -> None:
         """Write the encoder of every whole epoch."""
         if self.step % self.steps_per_epoch == 0:
-            save_encoder(self.run, self.config, dict(self.method.state_dict()), self.epoch)
+            state = dict(self.method.state_dict())
+            if self.code is not None:  # takes the place of a projector that the method may have
+                kept = {key: value for key, value in state.items() if key.startswith("backbone.")}
+                state = kept | self.code.weights()
+            save_encoder(self.run, self.config, state, self.epoch)
 
     def out_of_memory_message(self) -> str:
         """Return one sentence with the batch that fits."""
