@@ -21,7 +21,7 @@ class CodeSettings(Settings):
     units: int = Field(4, ge=2, description="units of each variable")
     hidden: int = Field(1024, ge=1, description="width of the head's hidden layer")
     off_diagonal_weight: float = Field(
-        10.0,
+        15.0,
         ge=0,
         description="weight of the entropy of pairs of variables, taken within each view",
     )
