@@ -12,7 +12,7 @@ from imsvd.checkpoints import read_checkpoint, save_checkpoint
 from imsvd.config import override
 from imsvd.methods import METHODS, Method, MethodSettings, build_method
 from imsvd.methods.settings import SMALLEST_BATCH, Scale
-from imsvd.networks import build_backbone, freeze_stages
+from imsvd.networks import build_backbone, feature_width, freeze_stages
 from imsvd.pretraining.display import LABELS
 from imsvd.pretraining.optimizers import build_optimizer, set_learning_rate
 from imsvd.recipes import recipe
@@ -96,7 +96,11 @@ def test_a_step_gives_what_the_loop_reads(settings: MethodSettings) -> None:
     assert output.loss.shape == ()
     assert torch.isfinite(output.loss)
     assert all(term.shape == () and not term.requires_grad for term in output.terms.values())
-    assert len(output.features) == len(output.embedding) == SMALLEST_BATCH
+    assert len(output.embedding) == SMALLEST_BATCH
+    width = feature_width(method.backbone)
+    assert [view.shape for view in output.features] == [(SMALLEST_BATCH, width)] * 2
+    assert not any(view.requires_grad for view in output.features)
+    assert not torch.equal(*output.features)
     health = method.summarize(method.statistics(output.embedding))
     assert all(isinstance(value, float) for value in health.values())
     for row in method.bounds(SMALLEST_BATCH).values():

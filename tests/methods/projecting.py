@@ -15,9 +15,9 @@ def assert_loss_of_the_projected_views(method: Any, loss: Any, count: int = 2) -
     features = [method.backbone(image) for image in images]
     embeddings = [method.projector(feature) for feature in features]
     torch.testing.assert_close(output.loss, loss(*embeddings).loss)
-    assert torch.equal(output.features, features[0])
+    assert torch.equal(output.features[0], features[0])
     assert torch.equal(output.embedding, embeddings[0])
-    assert not output.features.requires_grad
+    assert not any(view.requires_grad for view in output.features)
     assert not output.embedding.requires_grad
 
 

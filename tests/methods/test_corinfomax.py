@@ -26,8 +26,8 @@ def test_the_loss_is_that_of_the_projected_views_on_the_unit_sphere() -> None:
     expected = CorInfoMaxLoss(4, 7.0, 0.3, 1e-3)(*embeddings).loss
     torch.testing.assert_close(output.loss, expected)
     torch.testing.assert_close(output.embedding.norm(dim=1), torch.ones(8).double())
-    assert torch.equal(output.features, features[0])
-    assert not output.features.requires_grad
+    assert torch.equal(output.features[0], features[0])
+    assert not any(view.requires_grad for view in output.features)
     assert not output.embedding.requires_grad
 
 
