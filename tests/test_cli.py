@@ -98,6 +98,13 @@ OPTIONS = {
     "add": ["index", "data", "--run"],
     "remove": ["index", "paths", "--missing"],
     "name": ["place", "unit", "text"],
+    "outliers": ["index", "--count", "--json", "--paths"],
+    "coverage": ["index", "--level", "--count", "--json", "--picture"],
+    "select": ["index", "--count", "--labeled", "--seed", "--json", "--paths"],
+    "drift": [
+        *("first", "second", "--run", "--level", "--permutations", "--appearances", "--page"),
+        "--json",
+    ],
     "export": ["run", "--out", "--format", "--output-kind"],
     "codes": ["run", "data", "--out", "--split", "--embedding"],
     "explain": ["run", "data", "--split", "--only", "--judge"],

@@ -248,3 +248,21 @@ def _draw_galleries(figure: Any, galleries: Mapping[str, Any]) -> None:
         for axis, image in zip(row, images, strict=False):
             axis.imshow(image, interpolation="lanczos")
         row[0].set_title(title, loc="left", fontsize=8, pad=2)
+
+
+@mpl.rc_context(STYLE)
+def draw_gaps(rows: Sequence[Mapping[str, Any]], path: Path, most: int = 15) -> Path:
+    """Draw units and pairs of units with the most images missing and in surplus."""
+    figure = Figure(figsize=(9, 4.2), layout="constrained")
+    axes = figure.subplots(1, 2)
+    for axis, title, sign in zip(axes, ("missing", "crowded"), (-1, 1), strict=True):
+        surplus = [(sign * (row["images"] - row["expected"]), row["units"]) for row in rows]
+        shown = sorted((pair for pair in surplus if pair[0] > 0), reverse=True)[:most]
+        color = PALETTE[0] if sign < 0 else PALETTE[1]
+        axis.barh(range(len(shown)), [value for value, _ in shown], color=color)
+        # Names of units come from users and may hold dollar signs, which would start a formula.
+        axis.set_yticks(range(len(shown)), [units.replace("$", r"\$") for _, units in shown])
+        axis.invert_yaxis()
+        axis.set(xlabel=f"images {'below' if sign < 0 else 'above'} the expected number")
+        axis.set_title(title)
+    return save_figure(figure, path)

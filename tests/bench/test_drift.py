@@ -14,7 +14,7 @@ from imsvd.errors import InputError
 def test_mmd_holds_its_level_and_finds_a_shift() -> None:
     random = np.random.default_rng(0)
     draws = [random.normal(size=(2, 20, 5)).astype(np.float32) for _ in range(100)]
-    p_values = [mmd_p_value(*draw, 59, seed) for seed, draw in enumerate(draws)]
+    p_values = [mmd_p_value(draw[0], draw[1], 59, seed) for seed, draw in enumerate(draws)]
     assert 3 <= sum(p <= 0.1 for p in p_values) <= 18
     moved = draws[0][1] + np.float32(1.5)
     assert mmd_p_value(draws[0][0], moved, 59, 0) == pytest.approx(1 / 60)

@@ -30,7 +30,9 @@ def test_a_plain_color_has_its_hand_computed_values() -> None:
 def test_sharpness_falls_with_blur_and_not_with_contrast() -> None:
     image = noise()
     padded = np.pad(image.astype(float), ((0, 0), (1, 1), (1, 1)), mode="edge")
-    blurred = sum(padded[:, y : y + 40, x : x + 60] for y in range(3) for x in range(3)) / 9
+    blurred = np.mean(
+        [padded[:, y : y + 40, x : x + 60] for y in range(3) for x in range(3)], axis=0
+    )
     weaker = 100 + (image.astype(float) - 100) / 2
     before = properties(image)
     assert properties(blurred.astype(np.uint8))["sharpness"] < before["sharpness"] - 0.5

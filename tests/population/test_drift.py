@@ -74,7 +74,7 @@ def test_no_alarm_names_anything_and_alarms_are_rare() -> None:
             )
             for k in range(2)
         ]
-        drift = measure_drift(*sets, UNITS, level=0.1, permutations=199, seed=seed)
+        drift = measure_drift(sets[0], sets[1], UNITS, level=0.1, permutations=199, seed=seed)
         alarms += drift.drifted
         if not drift.drifted:
             assert not drift.moved

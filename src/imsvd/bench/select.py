@@ -66,7 +66,10 @@ def _feature_centers(pool: Pool, count: int, seed: int) -> NDArray[np.int64]:
 
 def _code_centers(pool: Pool, count: int, seed: int) -> NDArray[np.int64]:
     def different(image: int) -> NDArray[np.floating[Any]]:
-        return (pool.codes != pool.codes[image]).sum(axis=1).astype(np.float32)
+        other: NDArray[np.float32] = (
+            (pool.codes != pool.codes[image]).sum(axis=1).astype(np.float32)
+        )
+        return other
 
     return _centers(different, len(pool.codes), count, seed)
 

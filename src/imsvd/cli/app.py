@@ -21,6 +21,7 @@ PANELS = {
     "Evaluate": ("evaluate", "results", "scenes"),
     "Look": ("info", "explain", "explore"),
     "Put codes to work": ("index", "add", "remove", "name"),
+    "Survey images": ("outliers", "coverage", "select", "drift"),
     "Share": ("codes", "export"),
     "Measure": ("bench", "reproduce"),
 }

@@ -76,7 +76,9 @@ def report_page(subject: Subject, summary: Mapping[str, Any], parts: Mapping[str
         ),
         _footer(summary),
     )
-    return join((Html("<!doctype html>\n"), element("html", _head(title), body, lang="en"), "\n"))
+    return join(
+        (Html("<!doctype html>\n"), element("html", page_head(title), body, lang="en"), "\n")
+    )
 
 
 def _header(
@@ -92,7 +94,8 @@ def _header(
     )
 
 
-def _head(title: str) -> Html:
+def page_head(title: str) -> Html:
+    """Return the head of a page in the style of reports, which loads nothing."""
     style = files("imsvd.explanations").joinpath("report.css").read_text(encoding="utf-8")
     return element(
         "head",

@@ -121,8 +121,7 @@ class Findings:
         if index not in self._thumbnails:
             try:
                 small = self._pictures.thumbnail(index)
-                uri = _uri(_jpeg(small, 85), "jpeg")
-                self._thumbnails[index] = Picture(uri, *small.size)
+                self._thumbnails[index] = thumbnail_picture(small)
             except UnreadableImage:
                 self._thumbnails[index] = None
         picture = self._thumbnails[index]
@@ -223,6 +222,11 @@ class Picture(NamedTuple):
 
 def _uri(content: bytes, kind: str) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(content).decode('ascii')}"
+
+
+def thumbnail_picture(small: Image.Image) -> Picture:
+    """Embed a small image as JPEG."""
+    return Picture(_uri(_jpeg(small, 85), "jpeg"), *small.size)
 
 
 def figure_picture(content: bytes) -> Picture:

@@ -17,7 +17,7 @@ from imsvd.datasets.decoding import decode_image
 from imsvd.datasets.sources import ImageSource, PathSource, printable
 from imsvd.errors import InputError
 from imsvd.evaluation.features import BATCH_SIZE
-from imsvd.index import building, storage
+from imsvd.index import building, statistics, storage
 from imsvd.index.columns import Numbers
 from imsvd.index.encoding import Coder, Request, modified_at, open_parts, place_of, read_rows
 from imsvd.index.names import named, parse_unit, read_names
@@ -280,6 +280,22 @@ class Index:
                 f"not compare: build a new index with `imsvd index {run} DATA --out FOLDER`."
             )
         self._coder = coder
+
+    def outliers(self, count: int = 100, **options: Any) -> statistics.RareImages:
+        """Return the images whose units are jointly rarest, see `statistics.outliers`."""
+        return statistics.outliers(self, count, **options)
+
+    def coverage(self, **options: Any) -> statistics.Gaps:
+        """Return units and pairs that are missing or crowded, see `statistics.coverage`."""
+        return statistics.coverage(self, **options)
+
+    def select(self, count: int, **options: Any) -> statistics.Plan:
+        """Return images to label that represent all others, see `statistics.select`."""
+        return statistics.select(self, count, **options)
+
+    def drift(self, other: Index, **options: Any) -> statistics.IndexDrift:
+        """Test what moved from this index to another, see `statistics.drift`."""
+        return statistics.drift(self, other, **options)
 
     def add(self, *data: str | Path, split: str = "all", console: Console | None = None) -> Added:
         """Add images: files, folders, archives or names of datasets.
