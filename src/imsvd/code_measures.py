@@ -212,7 +212,7 @@ def matched_units(
 ) -> Matching:
     """Match the units of two codes of the same images one to one by the Hungarian method.
 
-    The cost is cubic in the number of units: a second for 2,000 units.
+    The time grows with the cube of the number of units.
     """
     from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - slow to import
 
