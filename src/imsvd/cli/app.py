@@ -20,7 +20,7 @@ PANELS = {
     "Train": ("pretrain", "discretize", "compare"),
     "Evaluate": ("evaluate", "results", "scenes"),
     "Look": ("info", "explain", "explore"),
-    "Put codes to work": ("index", "add", "remove", "name"),
+    "Put codes to work": ("index", "add", "remove", "name", "search", "duplicates"),
     "Survey images": ("outliers", "coverage", "select", "drift"),
     "Share": ("codes", "export"),
     "Measure": ("bench", "reproduce"),

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from imsvd.cli.app import Data, Spec, app, argument, console, option, print_path
 from imsvd.errors import InputError
 from imsvd.progress import counted
+
+if TYPE_CHECKING:
+    from imsvd.index import Duplicates, Matches
 
 IndexFolder = Annotated[Path, argument("INDEX", "Index, as written by `imsvd index`.")]
 RunCopy = Annotated[
@@ -108,6 +115,160 @@ def name(
         parse_unit(unit, read_description(RunFolder(place)).units)
         write_names(place, named(read_names(place), unit, text))
     print_path(f"{unit} is now {text!r}" if text else f"{unit} has no name now", place)
+
+
+@app.command()
+def search(  # noqa: PLR0913, PLR0917 - independent options
+    index: IndexFolder,
+    query: Annotated[
+        str,
+        argument(
+            "QUERY", "Units, names and labels: '12.3 & !(4.7 | 5.1)', '12.3>0.9', 'label:cat'."
+        ),
+    ] = "",
+    like: Annotated[
+        list[str] | None,
+        option("IMAGE", "Order by likeness to an image of the index or another file; repeatable."),
+    ] = None,
+    unlike: Annotated[
+        list[str] | None, option("IMAGE", "Prefer images that are unlike this one; repeatable.")
+    ] = None,
+    count: Annotated[int, option("N", "Most results; 0 gives all.", min=0)] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    sheet: Annotated[Path | None, option("FILE", "Write a contact sheet to this PNG file.")] = None,
+    paths: Annotated[
+        Path | None,
+        option("FILE", "Write the paths to this .txt file, which imsvd reads as DATA."),
+    ] = None,
+    run: RunCopy = None,
+) -> None:
+    """Find images by units, names and labels, by likeness to other images, or both."""
+    from imsvd.index import Index, QueryError, sheets  # noqa: PLC0415
+
+    opened = Index(index)
+    if run is not None:
+        opened.use_run(run)
+    try:
+        found = opened.search(query, like=like or (), unlike=unlike or (), count=count)
+    except QueryError as error:
+        typer.echo(error.pointed(), err=True)
+        raise
+    if as_json:
+        typer.echo(json.dumps(asdict(found), indent=1))
+    else:
+        _show_matches(found)
+    if sheet is not None:
+        captions = [
+            (item.position, (Path(item.path).name, *item.reasons[:2])) for item in found.items
+        ]
+        sheets.contact_sheet(opened, captions, sheet)
+    if paths is not None:
+        sheets.write_paths(opened, [item.position for item in found.items], paths)
+    if not as_json:
+        for title, path in (("Contact sheet", sheet), ("List", paths)):
+            if path is not None:
+                print_path(title, path)
+
+
+@app.command()
+def duplicates(  # noqa: PLR0913, PLR0917 - independent options
+    index: IndexFolder,
+    other: Annotated[
+        Path | None, argument("OTHER", "Second index: find only duplicates between the two.")
+    ] = None,
+    between: Annotated[
+        tuple[str, str] | None,
+        option("A B", "Find only duplicates between two splits or queries, such as train test."),
+    ] = None,
+    within: Annotated[
+        int | None,
+        option("N", "Most variables in which codes may differ. Default: measured.", min=0),
+    ] = None,
+    cosine: Annotated[
+        float | None, option("C", "Least cosine of the features. Default: measured.")
+    ] = None,
+    confirm: Annotated[
+        bool,
+        typer.Option("--confirm", help="Encode candidates again if the index has no features."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    sheet: Annotated[Path | None, option("FILE", "Write a contact sheet to this PNG file.")] = None,
+    paths: Annotated[
+        Path | None,
+        option("FILE", "Write the paths of all copies but those to keep to this .txt file."),
+    ] = None,
+) -> None:
+    """Find equal files and edited copies, and say which copy to keep."""
+    from imsvd.index import Index, sheets  # noqa: PLC0415
+    from imsvd.progress import progress_bar  # noqa: PLC0415
+
+    opened, second = Index(index), None if other is None else Index(other)
+    if second is not None and (sheet is not None or paths is not None):
+        raise InputError("--sheet and --paths are for one index.")
+    with progress_bar(console) as bar:
+        task = bar.add_task("comparing", total=None, visible=not as_json)
+        found = opened.duplicates(
+            second,
+            between=between,
+            within=within,
+            cosine=cosine,
+            confirm=confirm,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    if as_json:
+        typer.echo(json.dumps(asdict(found), indent=1))
+    else:
+        _show_duplicates(found)
+    copies = [copy for group in found.groups for copy in group]
+    if sheet is not None:
+        captions = [
+            (
+                copy.position,
+                (Path(copy.path).name, f"group {copy.group}{', keep' if copy.keep else ''}"),
+            )
+            for copy in copies
+        ]
+        sheets.contact_sheet(opened, captions, sheet)
+    if paths is not None:
+        sheets.write_paths(opened, [copy.position for copy in copies if not copy.keep], paths)
+
+
+def _show_duplicates(found: Duplicates) -> None:
+    table = Table("group", "", "image", "kind", "likeness", "bytes")
+    for group in found.groups:
+        for copy in group:
+            name = escape(printable(copy.path))
+            size = f"{copy.size:,}" if copy.size else ""
+            mark = "keep" if copy.keep else ""
+            kind = "" if copy.keep else copy.kind
+            table.add_row(str(copy.group), mark, name, kind, f"{copy.likeness:.3f}", size)
+    if found.groups:
+        console.print(table)
+    limit = "" if found.cosine is None else f", cosine of features at least {found.cosine:.3f}"
+    reduced = found.wanted_distance - found.distance
+    note = f" ({reduced} fewer than measured, to bound the time)" if reduced else ""
+    console.print(
+        f"{counted(len(found.groups), 'group')}; codes within {found.distance} variables{note}{limit}.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _show_matches(found: Matches) -> None:
+    table = Table("score", "image", "because", title=f"{len(found)} of {found.total:,} images")
+    for item in found.items:
+        state = f" [red]({item.state} since)[/red]" if item.state else ""
+        table.add_row(
+            f"{item.score:.3f}",
+            escape(printable(item.path)) + state,
+            escape("; ".join(item.reasons)),
+        )
+    console.print(table)
+
+
+def printable(path: str) -> str:
+    """Return a path with undecodable bytes escaped."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def is_index(folder: Path) -> bool:

@@ -1,5 +1,17 @@
 """Codes of many images in one folder: search, duplicates, and what other questions need."""
 
+from imsvd.index.duplicates import Copy, Duplicates
 from imsvd.index.index import Added, Index, IndexedImage
+from imsvd.index.query import QueryError
+from imsvd.index.searching import Match, Matches
 
-__all__ = ["Added", "Index", "IndexedImage"]
+__all__ = [
+    "Added",
+    "Copy",
+    "Duplicates",
+    "Index",
+    "IndexedImage",
+    "Match",
+    "Matches",
+    "QueryError",
+]

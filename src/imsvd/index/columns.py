@@ -54,6 +54,12 @@ def unpack(planes: Bytes, count: int) -> Numbers:
     return numbers
 
 
+def number_at(planes: Bytes, row: int) -> int:
+    """Return the number of one image."""
+    bits = planes[:, row // 8] >> (row % 8) & 1
+    return int((bits.astype(np.int64) << np.arange(len(bits))).sum())
+
+
 def equal_to(planes: Bytes, number: int) -> Bytes:
     """Return the set of images whose number is `number`, (ceil(n / 8),); bits after the last are arbitrary."""
     if number >> len(planes):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, overload
 
@@ -19,9 +19,11 @@ from imsvd.errors import InputError
 from imsvd.evaluation.features import BATCH_SIZE
 from imsvd.index import building, statistics, storage
 from imsvd.index.columns import Numbers
+from imsvd.index.duplicates import Duplicates, duplicates
 from imsvd.index.encoding import Coder, Request, modified_at, open_parts, place_of, read_rows
 from imsvd.index.names import named, parse_unit, read_names
-from imsvd.index.segments import Rows, Segment, full_name, join, path_key
+from imsvd.index.searching import Matches, search
+from imsvd.index.segments import Facts, Rows, Segment, full_name, join, path_key
 from imsvd.index.storage import Change, Manifest, Root, Snapshot
 
 _FEW = 64
@@ -198,8 +200,8 @@ class Index:
         if not -len(self) <= position < len(self):
             raise IndexError(f"image {position} of an index of {len(self)}")
         position %= len(self)
-        number = int(np.searchsorted(self.starts, position, side="right")) - 1
-        image = self.segments[number].image(position - int(self.starts[number]))
+        segment, place = self._segment_of(position)
+        image = segment.image(place)
         root = self.manifest.roots[image.root - 1]
         path = os.path.normpath(full_name(root.folder or root.data, image.name))
         return IndexedImage(
@@ -243,9 +245,18 @@ class Index:
         return found
 
     def _place(self, position: int) -> tuple[int, bytes]:
-        number = int(np.searchsorted(self.starts, position, side="right")) - 1
-        image = self.segments[number].image(position - int(self.starts[number]))
+        segment, place = self._segment_of(position)
+        image = segment.image(place)
         return image.root, image.name
+
+    def _segment_of(self, position: int) -> tuple[Segment, int]:
+        number = int(np.searchsorted(self.starts, position, side="right")) - 1
+        return self.segments[number], position - int(self.starts[number])
+
+    def facts(self, position: int) -> Facts:
+        """Return units, confidence levels and facets of one image."""
+        segment, place = self._segment_of(position)
+        return segment.facts(place)
 
     def read(self, position: int) -> Tensor:
         """Return an image, uint8 (3, height, width) RGB; raises `UnreadableImage`."""
@@ -426,6 +437,35 @@ class Index:
         )
         self.refresh()
 
+    def search(
+        self,
+        query: str = "",
+        *,
+        like: str | Path | Sequence[str | Path] = (),
+        unlike: str | Path | Sequence[str | Path] = (),
+        count: int = 20,
+    ) -> Matches:
+        """Find images by units and labels, by likeness to others, or both; see `imsvd.index.searching`."""
+        return search(self, query, like=_several(like), unlike=_several(unlike), count=count)
+
+    def like(self, image: str | Path, count: int = 20) -> Matches:
+        """Find the images most like one of the index or another file."""
+        return self.search(like=image, count=count)
+
+    def duplicates(
+        self,
+        other: Index | None = None,
+        *,
+        between: tuple[str, str] | None = None,
+        within: int | None = None,
+        cosine: float | None = None,
+        confirm: bool = False,
+        progress: Callable[[int, int], None] = lambda _done, _total: None,
+    ) -> Duplicates:
+        """Find equal files and edited copies; see `imsvd.index.duplicates`."""
+        options: dict[str, Any] = {"within": within, "cosine": cosine, "confirm": confirm}
+        return duplicates(self, other, between=between, progress=progress, **options)
+
     def compact(self) -> None:
         """Write the index anew without removed images and with as few segments as possible."""
         storage.apply(self.path, Change.compacted)
@@ -435,3 +475,7 @@ class Index:
     def num_bytes(self) -> int:
         """Size of all files of the index."""
         return sum(path.stat().st_size for path in self.path.iterdir())
+
+
+def _several(paths: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:
+    return [paths] if isinstance(paths, str | Path) else paths

@@ -37,6 +37,7 @@ from imsvd.index.columns import (
     Bytes,
     Numbers,
     confidence_at,
+    number_at,
     pack,
     planes_needed,
     unpack,
@@ -163,6 +164,14 @@ class Image(NamedTuple):
     hash: bytes
     size: int
     modified: int
+
+
+class Facts(NamedTuple):
+    """What an index knows of one image's content."""
+
+    codes: Sequence[int]
+    levels: Sequence[int]
+    facets: Mapping[str, int]
 
 
 class Segment:
@@ -304,13 +313,22 @@ class Segment:
         row = self.place(position)
         root = self.facet_planes("root")
         assert root is not None
-        bits = root[:, row // 8] >> (row % 8) & 1
         return Image(
-            int((bits.astype(np.int64) << np.arange(len(bits))).sum()),
+            number_at(root, row),
             self.name(position),
             self._tensors["hashes"][row].tobytes(),
             int(self._tensors["sizes"][row]),
             int(self._tensors["modified"][row]),
+        )
+
+    def facts(self, position: int) -> Facts:
+        """Return units, confidence levels and facets of an image."""
+        row, variables = self.place(position), range(len(self.units))
+        facets = {name: self.facet_planes(name) for name in self.facet_names}
+        return Facts(
+            [number_at(self.unit_planes(variable), row) for variable in variables],
+            [number_at(self.level_planes(variable), row) for variable in variables],
+            {name: number_at(planes, row) for name, planes in facets.items() if planes is not None},
         )
 
     def rows(self) -> Rows:
