@@ -154,6 +154,7 @@ OPTIONS = {
     "bench views": ["images", "--small", "--seconds", "--repeats", "--output"],
     "bench step": ["--networks", "--seconds", "--repeats", "--output"],
     "bench knn": ["--queries", "--bank", "--width", "--neighbors", "--repeats", "--output"],
+    "bench index": ["index", "--images", "--variables", "--repeats", "--output"],
     "bench codes": [
         *("encoder", "data", "--out", "--bits", "--seeds", "--methods", "--size", "--cache"),
         *("--judge", "--units", "--views", "--steps", "--set"),

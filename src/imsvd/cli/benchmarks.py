@@ -234,6 +234,20 @@ def bench_select(
     measure(run, data, whole_numbers(counts), seeds, console, output)
 
 
+@bench.command("index")
+def bench_index(
+    index: Annotated[Path, argument("INDEX", "Index from whose codes many more are drawn.")],
+    images: Annotated[int, option("N", "Number of images.", min=1000)] = 1_000_000,
+    variables: Annotated[int, option("N", "Variables of each.", min=3)] = 64,
+    repeats: Repeats = 1,
+    output: Output = None,
+) -> None:
+    """Compare queries, likeness and near-duplicates in a large index with faiss and NumPy."""
+    from imsvd.bench.index import run  # noqa: PLC0415
+
+    run(index, images, variables, repeats, console, output)
+
+
 def _number_pairs(text: str) -> tuple[tuple[int, int], ...]:
     """Parse a list of sizes such as "256,8160 2048,8160"."""
     pairs = tuple(whole_numbers(pair) for pair in text.split())

@@ -125,6 +125,6 @@ def _balance(
     chance = np.array(
         [math.erfc((choice - center) / scale / math.sqrt(2)) / 2 for choice in choices]
     )
-    mistakes = missed + np.minimum(1, images * chance)
+    mistakes = missed + images * chance
     best = np.flatnonzero(mistakes == mistakes.min())
     return float(choices[best].min())
