@@ -131,7 +131,7 @@ def _ours(folder: Path, codes: Codes) -> dict[str, tuple[Work, float]]:
 
 def _numpy(_folder: Path, codes: Codes) -> dict[str, tuple[Work, float]]:
     one, two, three = _asked_units(codes)
-    weights = np.random.default_rng(0).uniform(1, 3, codes.shape[1]).astype(np.float32)
+    weights = np.linspace(1, 3, codes.shape[1], dtype=np.float32)
     example = codes[len(codes) // 2]
 
     def query() -> Any:
