@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from imsvd.config import Config, method_settings_class, override
 from imsvd.errors import InputError
 from imsvd.methods import METHODS
+from imsvd.methods.code import CodeSettings
 from imsvd.methods.settings import Scale
 from imsvd.recipes.imsvd import cifar10, cifar10_cpu, folder_cpu, imagenet, shapes
 
@@ -54,6 +55,8 @@ def _apply_row(config: Config, method: str, scale: Scale) -> Config:
     values["method"] = settings.model_dump() | phases
     values["optimizer"] |= row.optimizer
     values["training"] |= row.training
+    if not settings.code_head.units:  # the method has no variables of its own
+        values["code"] = CodeSettings().model_dump()
     return Config.model_validate(values)
 
 
