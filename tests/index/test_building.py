@@ -210,7 +210,7 @@ def test_names_of_a_run_reach_its_indexes(
     assert command(["name", str(run), "3.1", "stripes"]) == 0
     index = Index.build(run, data, tmp_path / "a.index")
     assert command(["name", str(run), "0.2", "red"]) == 0
-    assert index.names == {"3.1": "stripes", "0.2": "red"}
+    assert Index(index.path).names == {"3.1": "stripes", "0.2": "red"}
     shutil.rmtree(run)
     assert Index(index.path).names == {"3.1": "stripes"}
     assert command(["name", str(index.path), "3.2", "dots"]) == 0

@@ -125,6 +125,7 @@ class Index:
         self.segments: tuple[Segment, ...] = snapshot.segments
         self.starts = np.cumsum([0, *map(len, self.segments)])
         self._codes: Numbers | None = None
+        self._names: dict[str, str] | None = None
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -145,7 +146,9 @@ class Index:
     @property
     def names(self) -> dict[str, str]:
         """Names of units such as "12.3", from the index and, if it is still there, from its run folder."""
-        return {**self.manifest.names, **read_names(self.manifest.run)}
+        if self._names is None:
+            self._names = {**self.manifest.names, **read_names(self.manifest.run)}
+        return self._names
 
     @property
     def paths(self) -> Paths:

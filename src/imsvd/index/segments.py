@@ -323,13 +323,21 @@ class Segment:
 
     def facts(self, position: int) -> Facts:
         """Return units, confidence levels and facets of an image."""
-        row, variables = self.place(position), range(len(self.units))
+        row = self.place(position)
+        first = LEVEL_PLANES * np.arange(len(self.units))
         facets = {name: self.facet_planes(name) for name in self.facet_names}
         return Facts(
-            [number_at(self.unit_planes(variable), row) for variable in variables],
-            [number_at(self.level_planes(variable), row) for variable in variables],
+            self._numbers("codes", row, self._starts[:-1]),
+            self._numbers("confidences", row, first),
             {name: number_at(planes, row) for name, planes in facets.items() if planes is not None},
         )
+
+    def _numbers(self, tensor: str, row: int, starts: NDArray[np.int64]) -> list[int]:
+        """Return the numbers of one image whose planes begin at `starts`, from one look at all planes."""
+        bits = (self._tensors[tensor][:, row // 8] >> (row % 8) & 1).astype(np.int64)
+        places = np.arange(len(bits)) - np.repeat(starts, np.diff([*starts, len(bits)]))
+        found: list[int] = np.add.reduceat(bits << places, starts).tolist()
+        return found
 
     def rows(self) -> Rows:
         """Return all images that count, in memory."""
