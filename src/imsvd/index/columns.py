@@ -93,6 +93,13 @@ def members(found: Bytes, count: int) -> NDArray[np.bool_]:
     return np.unpackbits(found, count=count, bitorder="little").view(np.bool_)
 
 
+def size_of(found: Bytes, count: int) -> int:
+    """Return how many of `count` images are in a set."""
+    whole, rest = divmod(count, 8)
+    last = int(found[whole]) & (1 << rest) - 1 if rest else 0
+    return int(np.bitwise_count(found[:whole]).sum(dtype=np.int64)) + last.bit_count()
+
+
 def level_of(confidence: NDArray[np.floating[Any]]) -> Bytes:
     """Return the number of `LEVELS` that each confidence exceeds."""
     return np.searchsorted(LEVELS, confidence, side="left").astype(np.uint8)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imsvd.errors import InputError
-from imsvd.index.columns import Numbers, confidence_at, equal_to, members, unpack
+from imsvd.index.columns import Numbers, confidence_at, equal_to, members, size_of, unpack
 from imsvd.index.query import (
     Node,
     Vocabulary,
@@ -254,7 +254,10 @@ def unit_weights(index: Index, codes: Numbers) -> NDArray[np.float32]:
     for segment in index.segments:
         for variable, unit in enumerate(codes):
             inside = equal_to(segment.unit_planes(variable), int(unit))
-            counts[variable] += np.count_nonzero(segment.living(members(inside, segment.count)))
+            if segment.live is None:
+                counts[variable] += size_of(inside, segment.count)
+            else:
+                counts[variable] += np.count_nonzero(segment.living(members(inside, segment.count)))
     # One more image than there are, so that a unit that nobody has does not weigh infinitely.
     return -np.log((counts + 1) / (len(index) + 1)).astype(np.float32)
 
