@@ -155,6 +155,16 @@ OPTIONS = {
     "bench step": ["--networks", "--seconds", "--repeats", "--output"],
     "bench knn": ["--queries", "--bank", "--width", "--neighbors", "--repeats", "--output"],
     "bench index": ["index", "--images", "--variables", "--repeats", "--output"],
+    "bench capacity": [
+        "encoder",
+        "data",
+        "--out",
+        "--size",
+        "--cache",
+        "--views",
+        "--steps",
+        "--set",
+    ],
     "bench codes": [
         *("encoder", "data", "--out", "--bits", "--seeds", "--methods", "--size", "--cache"),
         *("--judge", "--units", "--views", "--steps", "--set"),
