@@ -80,7 +80,7 @@ def test_it_is_the_network_that_was_trained(
     mean, std = torch.tensor(view.mean).view(3, 1, 1), torch.tensor(view.std).view(3, 1, 1)
     normalized = (pictures().float() / 255 - mean) / std
     output = method([normalized, normalized], torch.arange(len(normalized)))
-    torch.testing.assert_close(encoder.features(pictures()), output.features)
+    torch.testing.assert_close(encoder.features(pictures()), output.features[0])
     torch.testing.assert_close(
         encoder.probabilities(pictures()), soft_discretize(output.embedding, 4)
     )

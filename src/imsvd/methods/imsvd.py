@@ -131,6 +131,7 @@ class IMSVD(PairwiseMethod):
 
     def after_step(self, progress: float) -> None:
         """Lower the temperature."""
+        super().after_step(progress)
         if self.final_temperature < 1:
             self.temperature.fill_(self.final_temperature ** min(1.0, progress / COOLING))
 
