@@ -17,7 +17,7 @@ from imsvd.engine.fabric import Fabric
 from imsvd.errors import InputError, Interrupted
 from imsvd.information import soft_discretize
 from imsvd.losses.imsvd import IMSVDLoss
-from imsvd.methods import METHODS, Method
+from imsvd.methods import IMSVD, METHODS, Method
 from imsvd.methods.code import CodeSettings
 from imsvd.methods.settings import SMALLEST_BATCH
 from imsvd.networks import projector
@@ -181,7 +181,8 @@ def test_a_run_with_a_code_resumes_exactly(tmp_path: Path, monkeypatch: pytest.M
     train(config, whole, QUIET)
 
     def stop(self: Method, progress: float) -> None:
-        if progress == 3 / 4:
+        # The code head is a method too, and a second signal would end the process at once.
+        if progress == 3 / 4 and not isinstance(self, IMSVD):
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(Method, "after_step", stop)
