@@ -1,8 +1,10 @@
+from __future__ import annotations
+
 import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,12 @@ from starlette.testclient import TestClient
 
 from imsvd.explanations import explain
 from imsvd.explorer import ExplainedRun, create_app, open_run
+from imsvd.index import Index
+from tests.explorer.browsing import CHROMIUM, OPTIONS, opened_page
+from tests.explorer.indexed import planted_index
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 BASE = "http://127.0.0.1"
 PARTS = ("joint", "discreteness", "coherence", "meaning", "retrieval")
@@ -89,3 +97,33 @@ class Api:
 @pytest.fixture(scope="session")
 def api(client: TestClient) -> Api:
     return Api(client)
+
+
+@pytest.fixture(scope="session")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Index:
+    """An index of 120 images; copy it before changing anything in it."""
+    return planted_index(tmp_path_factory.mktemp("indexed"))
+
+
+@pytest.fixture(scope="session")
+def ask(planted: Index) -> Iterator[Api]:
+    """An explorer of two indexes and no run: one and the same index, under numbers 0 and 1."""
+    with TestClient(create_app([planted.path, planted.path]), base_url=BASE) as made:
+        yield Api(made)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    browsing = pytest.importorskip("playwright.sync_api")
+    with browsing.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page that must have no errors."""
+    with opened_page(browser) as (made, problems):
+        yield made
+        assert problems == []

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,19 +19,21 @@ import imsvd
 from imsvd.datasets import open_source
 from imsvd.explorer import create_app
 from imsvd.explorer.app import INDEX, STATIC
+from tests.explorer.browsing import (
+    accessibility_problems,
+    check_everywhere,
+    focused,
+    needs_browser,
+    open_view,
+    opened_page,
+    wait_for_heading,
+)
 from tests.explorer.served import served
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, Request
+    from playwright.sync_api import Browser, Page
 
-browsing = pytest.importorskip("playwright.sync_api")
-axe_runner = pytest.importorskip("axe_playwright_python.sync_playwright")
-
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
-OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+pytestmark = needs_browser
 
 VIEWS = {
     "#/": "run",
@@ -64,72 +65,11 @@ def address(
         yield f"http://127.0.0.1:{port}/"
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with browsing.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=CHROMIUM, args=OPTIONS)
-        yield opened
-        opened.close()
-
-
-@contextmanager
-def opened_page(browser: Browser, **settings: Any) -> Iterator[tuple[Page, list[str]]]:
-    """Yield a page and the list of its errors."""
-    context = browser.new_context(**settings)
-    page = context.new_page()
-    problems: list[str] = []
-    page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("requestfailed", lambda request: problems.extend(failures(request)))
-    yield page, problems
-    context.close()
-
-
-def failures(request: Request) -> list[str]:
-    """Return why a request failed; one canceled by leaving the page has not failed."""
-    return [] if request.failure == "net::ERR_ABORTED" else [f"{request.url}: {request.failure}"]
-
-
-@pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A page that must have no errors."""
-    with opened_page(browser) as (made, problems):
-        yield made
-        assert problems == []
-
-
-def open_view(page: Page, address: str, view: str, heading: str | None = None) -> None:
-    page.goto(address + view)
-    page.locator("main:not([aria-busy]) h1").wait_for()
-    if heading is not None:
-        assert page.locator("h1").inner_text() == heading
-
-
-def wait_for_heading(page: Page, heading: str) -> None:
-    page.get_by_role("heading", level=1, name=heading, exact=True).wait_for()
-
-
-def accessibility_problems(page: Page, *rules: str) -> list[str]:
-    only = {"runOnly": {"type": "rule", "values": list(rules)}} if rules else {}
-    found = axe_runner.Axe().run(page, options={"resultTypes": ["violations"], **only})
-    return [
-        f"{violation['id']}: {[node['html'][:120] for node in violation['nodes'][:3]]}"
-        for violation in found.response["violations"]
-    ]
-
-
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_view_is_complete_and_accessible(page: Page, address: str, view: str) -> None:
     open_view(page, address, view, VIEWS[view])
     assert page.title().endswith("imsvd explorer")
-    assert accessibility_problems(page) == []
-    page.emulate_media(color_scheme="dark", reduced_motion="reduce")
-    assert accessibility_problems(page, "color-contrast") == []
-    page.set_viewport_size({"width": 360, "height": 640})
-    assert page.evaluate("document.documentElement.scrollWidth") == 360
-    too_wide = "[...document.querySelectorAll('main *')].filter(e => !e.closest('.scroll') && "
-    too_wide += "e.getBoundingClientRect().right > 361).map(e => e.outerHTML.slice(0, 80))"
-    assert page.evaluate(too_wide) == []
+    check_everywhere(page)
 
 
 def test_the_page_preloads_all_its_modules() -> None:
@@ -344,11 +284,6 @@ def test_without_a_joint_matrix_the_page_names_the_command(page: Page, address: 
     open_view(page, address, "#/runs/2/dependence")
     assert "imsvd explain" in page.locator(".notice").inner_text()
     assert "--only joint" in page.locator(".notice").inner_text()
-
-
-def focused(page: Page) -> str:
-    told: str = page.evaluate("document.activeElement.id || document.activeElement.className")
-    return told
 
 
 def test_keys_reach_everything(page: Page, address: str) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -48,6 +49,9 @@ def made_up_index(
     *parts: Rows,
     units: Sequence[int] = UNITS,
     names: dict[str, str] | None = None,
+    root: Root = ROOT,
+    facets: dict[str, tuple[str, ...]] | None = None,
+    near: dict[str, Any] | None = None,
 ) -> Index:
     """An index with one segment for each of the parts."""
     folder.mkdir(parents=True)
@@ -58,9 +62,10 @@ def made_up_index(
         encoder="0123456789ab",
         units=tuple(units),
         features=None if features is None else features.shape[1],
-        roots=(ROOT,),
-        facets={"label": ("cat", "dog")},
+        roots=(root,),
+        facets=facets or {"label": ("cat", "dog")},
         names=names or {},
+        near=near or {},
     )
     change = Change(folder, manifest, ())
     for part in parts:

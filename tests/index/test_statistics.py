@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from tests.pretraining.tiny import CommandLine
 UNITS = (4,) * 6
 
 
-def index_of(folder: Path, codes: np.ndarray, **settings: dict[str, str]) -> Index:
+def index_of(folder: Path, codes: np.ndarray, **settings: Any) -> Index:
     half = len(codes) // 2
     parts = rows(half, codes=codes[:half]), rows(len(codes) - half, first=half, codes=codes[half:])
     return made_up_index(folder, *parts, units=UNITS, **settings)

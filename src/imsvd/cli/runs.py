@@ -110,7 +110,10 @@ def explain(
 
 @app.command()
 def explore(
-    runs: Annotated[list[Path], argument("RUN", "Run folders that `imsvd explain` has explained.")],
+    places: Annotated[
+        list[Path],
+        argument("RUN|INDEX", "Run folders that `imsvd explain` has explained, and indexes."),
+    ],
     host: Annotated[str, option("ADDRESS", "Address to listen on.")] = "127.0.0.1",
     port: Annotated[
         int,
@@ -127,10 +130,11 @@ def explore(
         bool, typer.Option("--no-browser", help="Print the address without opening a browser.")
     ] = False,
 ) -> None:
-    """Explore explained runs in a browser: variables, units, images, maps, training.
+    """Explore explained runs and indexes in a browser.
 
-    Run `imsvd explain RUN DATA` first. Given several runs, the explorer also compares them.
-    Ctrl-C stops the server.
+    For a run (`imsvd explain RUN DATA` first): variables, units, images, maps, training; for several, a
+    comparison. For an index (`imsvd index RUN DATA --out INDEX` first): search, duplicates, drift. Ctrl-C stops
+    the server.
     """
     try:
         from imsvd.explorer import serve  # noqa: PLC0415
@@ -142,7 +146,7 @@ def explore(
             "install it with `pip install 'imsvd[explorer]'`."
         ) from error
     serve(
-        runs,
+        places,
         host=host,
         port=port,
         token=token,

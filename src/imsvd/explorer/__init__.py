@@ -1,4 +1,4 @@
-"""Explained runs in a browser: variables, units, images, maps, training, comparison."""
+"""Explained runs and indexes in a browser: variables, units, images, maps, training, searches."""
 
 from imsvd.explorer.app import create_app
 from imsvd.explorer.explained_run import ExplainedRun, open_run

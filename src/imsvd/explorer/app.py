@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import pathlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, FastAPI, HTTPException, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -17,10 +16,16 @@ from starlette.responses import JSONResponse, Response
 
 from imsvd.errors import InputError
 from imsvd.explorer import comparison, records
+from imsvd.explorer.answers import answer, caching, is_known, jpeg, require_size
+from imsvd.explorer.background import Background
+from imsvd.explorer.duplicate_routes import duplicate_routes
 from imsvd.explorer.explained_run import ExplainedRun, NotFoundError, open_run
 from imsvd.explorer.explorer import BusyError, Explorer
 from imsvd.explorer.guard import Guard
+from imsvd.explorer.index_routes import search_routes
+from imsvd.explorer.opened_index import OpenedIndex, is_index
 from imsvd.explorer.pictures import MAX_FILE_BYTES, THUMBNAIL_SIZES, UploadError, as_jpeg
+from imsvd.index import QueryError
 
 STATIC = pathlib.Path(__file__).parent / "static"
 INDEX = "index.html"
@@ -31,7 +36,6 @@ Count = Annotated[int, Query(ge=1, le=200)]
 NeighborCount = Annotated[int, Query(ge=1, le=100)]
 UploadName = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 
-_YEAR = 365 * 24 * 3600
 _CONTENT_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -41,38 +45,54 @@ _CONTENT_TYPES = {
 
 
 def create_app(
-    runs: Sequence[ExplainedRun | str | pathlib.Path],
+    places: Sequence[ExplainedRun | OpenedIndex | str | pathlib.Path],
     *,
     host: str = "127.0.0.1",
     port: int | None = None,
     token: str | None = None,
 ) -> FastAPI:
-    """Return the application for explained runs, to be served by uvicorn.
+    """Return the application for explained runs and indexes, to be served by uvicorn.
 
     Args:
-        runs: run folders or opened runs.
+        places: run folders and indexes, or what `open_place` returns for them.
         host: address at which the application is served.
         port: port that requests must name; None accepts any.
         token: access token that requests must present; None requires none.
     """
-    explorer = Explorer([run if isinstance(run, ExplainedRun) else open_run(run) for run in runs])
+    opened = [
+        open_place(place) if isinstance(place, str | pathlib.Path) else place for place in places
+    ]
+    explorer = Explorer(
+        [place for place in opened if isinstance(place, ExplainedRun)],
+        [place for place in opened if isinstance(place, OpenedIndex)],
+    )
+
+    background = Background()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         explorer.encoders.close()
+        background.close()
 
     # No built-in documentation pages: they load scripts from other servers.
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     app.include_router(_page_routes())
-    for routes in (_run_routes, _image_routes, _upload_routes):
+    for routes in (_run_routes, _image_routes, _upload_routes, search_routes):
         app.include_router(routes(explorer))
+    app.include_router(duplicate_routes(explorer, background))
     app.add_exception_handler(AnyHTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     for kind in (NotFoundError, UploadError, BusyError, InputError):
         app.add_exception_handler(kind, _sentence)
+    app.add_exception_handler(QueryError, _mistake)
     app.add_middleware(Guard, host=host, port=port, token=token)
     return app
+
+
+def open_place(path: str | pathlib.Path) -> ExplainedRun | OpenedIndex:
+    """Open a run folder or an index."""
+    return OpenedIndex(path) if is_index(path) else open_run(path)
 
 
 def _page_routes() -> APIRouter:
@@ -90,7 +110,7 @@ def _page_routes() -> APIRouter:
             raise HTTPException(404, "There is no such file.")
         content = files[name].read_bytes()
         etag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-        if _is_known(request, etag):
+        if is_known(request, etag):
             return Response(status_code=304, headers={"ETag": etag})
         headers = {"Content-Type": _CONTENT_TYPES[files[name].suffix], "ETag": etag}
         return Response(content, headers=headers)
@@ -104,35 +124,35 @@ def _run_routes(explorer: Explorer) -> APIRouter:
 
     @router.get("/runs")
     def runs() -> Response:
-        return _answer(explorer.overview())
+        return answer(explorer.overview())
 
     @router.get("/runs/{r}/variables")
     def all_variables(r: int) -> Response:
-        return _answer(records.variables(explorer.run(r)))
+        return answer(records.variables(explorer.run(r)))
 
     @router.get("/runs/{r}/variables/{m}")
     def one_variable(r: int, m: int) -> Response:
-        return _answer(records.variable(explorer.run(r), m))
+        return answer(records.variable(explorer.run(r), m))
 
     @router.get("/runs/{r}/units/{m}/{d}")
     def unit(r: int, m: int, d: int, offset: Offset = 0, count: Count = 48) -> Response:
-        return _answer(records.unit(explorer.run(r), m, d, offset, count))
+        return answer(records.unit(explorer.run(r), m, d, offset, count))
 
     @router.get("/runs/{r}/mutual-information")
     def mutual_information(r: int) -> Response:
-        return _answer(records.mutual_information(explorer.run(r)))
+        return answer(records.mutual_information(explorer.run(r)))
 
     @router.get("/runs/{r}/joint/{m}/{n}")
     def joint(r: int, m: int, n: int) -> Response:
-        return _answer(records.joint(explorer.run(r), m, n))
+        return answer(records.joint(explorer.run(r), m, n))
 
     @router.get("/runs/{r}/training")
     def training(r: int) -> Response:
-        return _answer(comparison.training(explorer.run(r)))
+        return answer(comparison.training(explorer.run(r)))
 
     @router.get("/compare")
     def compare(first: int, second: int) -> Response:
-        return _answer(comparison.compare(explorer.run(first), explorer.run(second)))
+        return answer(comparison.compare(explorer.run(first), explorer.run(second)))
 
     return router
 
@@ -145,35 +165,35 @@ def _image_routes(explorer: Explorer) -> APIRouter:
     def listing(
         r: int, offset: Offset = 0, count: Count = 60, label: str | None = None
     ) -> Response:
-        return _answer(records.image_list(explorer.run(r), offset, count, label))
+        return answer(records.image_list(explorer.run(r), offset, count, label))
 
     @router.get("/{i}")
     def image(r: int, i: int) -> Response:
-        return _answer(records.image(explorer.run(r), i))
+        return answer(records.image(explorer.run(r), i))
 
     @router.get("/{i}/neighbors")
     async def neighbors(
         r: int, i: int, by: records.By = "code", count: NeighborCount = 12
     ) -> Response:
-        return _answer(await explorer.neighbors(r, i, by, count))
+        return answer(await explorer.neighbors(r, i, by, count))
 
     @router.get("/{i}/thumbnail")
     def thumbnail(request: Request, r: int, i: int, size: int = 128) -> Response:
-        _require_size(size, THUMBNAIL_SIZES)
-        headers = _caching(request, explorer.run(r).key, f"{i}-{size}")
-        if _is_known(request, headers["ETag"]):
+        require_size(size, THUMBNAIL_SIZES)
+        headers = caching(request, explorer.run(r).key, f"{i}-{size}")
+        if is_known(request, headers["ETag"]):
             return Response(status_code=304, headers=headers)
-        return _jpeg(explorer.thumbnail(r, i, size), headers)
+        return jpeg(explorer.thumbnail(r, i, size), headers)
 
     @router.get("/{i}/map/{m}/{d}")
     async def unit_map(
         request: Request, r: int, i: int, m: int, d: int, size: int = 256
     ) -> Response:
-        _require_size(size, MAP_SIZES)
-        headers = _caching(request, explorer.run(r).key, f"{i}-{m}-{d}-{size}")
-        if _is_known(request, headers["ETag"]):
+        require_size(size, MAP_SIZES)
+        headers = caching(request, explorer.run(r).key, f"{i}-{m}-{d}-{size}")
+        if is_known(request, headers["ETag"]):
             return Response(status_code=304, headers=headers)
-        return _jpeg(await explorer.map(r, i, m, d, size), headers)
+        return jpeg(await explorer.map(r, i, m, d, size), headers)
 
     return router
 
@@ -186,26 +206,26 @@ def _upload_routes(explorer: Explorer) -> APIRouter:
     async def add(r: int, request: Request) -> Response:
         explorer.run(r)
         name = await explorer.add_upload(r, await _body(request))
-        return _answer(await explorer.upload(r, name, "code", 12))
+        return answer(await explorer.upload(r, name, "code", 12))
 
     @router.get("/runs/{r}/uploads/{name}")
     async def again(
         r: int, name: UploadName, by: records.By = "code", count: NeighborCount = 12
     ) -> Response:
-        return _answer(await explorer.upload(r, name, by, count))
+        return answer(await explorer.upload(r, name, by, count))
 
     @router.get("/uploads/{name}/thumbnail")
     async def thumbnail(name: UploadName, size: int = 256, run: int = 0) -> Response:
-        _require_size(size, THUMBNAIL_SIZES)
+        require_size(size, THUMBNAIL_SIZES)
         square = (await explorer.prepared(run, name)).square
         content = await run_in_threadpool(lambda: as_jpeg(square.resize((size, size))))
-        return _jpeg(content, {"Cache-Control": "no-store"})
+        return jpeg(content, {"Cache-Control": "no-store"})
 
     @router.get("/uploads/{name}/map/{r}/{m}/{d}")
     async def unit_map(name: UploadName, r: int, m: int, d: int, size: int = 256) -> Response:
-        _require_size(size, MAP_SIZES)
+        require_size(size, MAP_SIZES)
         content = await explorer.upload_map(name, r, m, d, size)
-        return _jpeg(content, {"Cache-Control": "no-store"})
+        return jpeg(content, {"Cache-Control": "no-store"})
 
     return router
 
@@ -231,38 +251,18 @@ async def _body(request: Request) -> bytes:
     return bytes(content)
 
 
-def _answer(record: dict[str, Any]) -> Response:
-    content = json.dumps(record, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Response(content, media_type="application/json")
-
-
-def _jpeg(content: bytes, headers: dict[str, str]) -> Response:
-    return Response(content, media_type="image/jpeg", headers=headers)
-
-
-def _require_size(size: int, sizes: tuple[int, ...]) -> None:
-    if size not in sizes:
-        raise HTTPException(
-            422, f"size={size} is not available; choose {', '.join(map(str, sizes))}."
-        )
-
-
-def _is_known(request: Request, etag: str) -> bool:
-    return etag in (part.strip() for part in request.headers.get("if-none-match", "").split(","))
-
-
-def _caching(request: Request, key: str, name: str) -> dict[str, str]:
-    """Headers for a picture, which browsers may keep if its address names the explanation."""
-    named = request.query_params.get("v") == key
-    lasting = f"private, max-age={_YEAR}, immutable" if named else "no-cache"
-    return {"ETag": f'"{key}-{name}"', "Cache-Control": lasting}
-
-
 def _sentence(_: Request, error: Exception) -> JSONResponse:
     status = {NotFoundError: 404, BusyError: 503, UploadError: 400}.get(type(error), 409)
     if isinstance(error, UploadError) and error.too_large:
         status = 413
     return JSONResponse({"error": str(error)}, status)
+
+
+def _mistake(_: Request, error: Exception) -> JSONResponse:
+    """Say where a query stops making sense."""
+    assert isinstance(error, QueryError)
+    where = {"position": error.position, "pointed": error.pointed()}
+    return JSONResponse({"error": str(error), **where}, 400)
 
 
 def _http_error(_: Request, error: Exception) -> JSONResponse:

@@ -1,4 +1,4 @@
-"""The state of a running explorer: runs, encoders, recent maps and uploads."""
+"""The state of a running explorer: runs, indexes, encoders, recent maps and uploads."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from imsvd.evaluation.features import center_crop
 from imsvd.explanations.subject import is_of_encoder
 from imsvd.explorer import records
 from imsvd.explorer.explained_run import ExplainedRun, NotFoundError
+from imsvd.explorer.opened_index import OpenedIndex
 from imsvd.explorer.pictures import (
     Prepared,
     Thumbnails,
@@ -76,10 +77,10 @@ class EncoderThread:
 
 
 class Explorer:
-    """Answers requests about several runs, numbered in the order given."""
+    """Answers requests about several runs and indexes, each numbered in the order given."""
 
-    def __init__(self, runs: Sequence[ExplainedRun]) -> None:
-        self.runs = tuple(runs)
+    def __init__(self, runs: Sequence[ExplainedRun], indexes: Sequence[OpenedIndex] = ()) -> None:
+        self.runs, self.indexes = tuple(runs), tuple(indexes)
         self.encoders = EncoderThread()
         self.uploads = Uploads()
         self._thumbnails = [Thumbnails(run) for run in runs]
@@ -87,11 +88,11 @@ class Explorer:
 
     def run(self, number: int) -> ExplainedRun:
         """Return the run with that number."""
-        if not 0 <= number < len(self.runs):
-            raise NotFoundError(
-                f"There is no run {number}; this explorer has runs 0 to {len(self.runs) - 1}."
-            )
-        return self.runs[number]
+        return _numbered(self.runs, number, "run")
+
+    def index(self, number: int) -> OpenedIndex:
+        """Return the index with that number."""
+        return _numbered(self.indexes, number, "index")
 
     def overview(self) -> dict[str, Any]:
         """Summarize every run."""
@@ -193,6 +194,14 @@ class Explorer:
         return await self.encoders.run(
             lambda: self.uploads.prepared(name, number, self.encoders.encoder(run))
         )
+
+
+def _numbered(items: Sequence[Result], number: int, kind: str) -> Result:
+    if 0 <= number < len(items):
+        return items[number]
+    plural = {"run": "runs", "index": "indexes"}[kind]
+    known = f"{plural} 0 to {len(items) - 1}" if items else f"no {plural}"
+    raise NotFoundError(f"There is no {kind} {number}; this explorer has {known}.")
 
 
 def _overview(number: int, run: ExplainedRun) -> dict[str, Any]:

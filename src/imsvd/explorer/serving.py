@@ -18,13 +18,12 @@ import uvicorn
 from rich.console import Console
 
 from imsvd.errors import InputError
-from imsvd.explorer.app import create_app
-from imsvd.explorer.explained_run import open_run
+from imsvd.explorer.app import create_app, open_place
 from imsvd.explorer.guard import EVERYWHERE, ip_address
 
 
 def serve(
-    runs: Sequence[str | Path],
+    places: Sequence[str | Path],
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
@@ -33,10 +32,10 @@ def serve(
     browser: bool = True,
     console: Console | None = None,
 ) -> None:
-    """Serve explained runs until Ctrl-C.
+    """Serve explained runs and indexes until Ctrl-C.
 
     Args:
-        runs: run folders.
+        places: run folders and indexes.
         host: address to listen on.
         port: port to listen on; 0 picks a free one.
         token: access token; generated if the network is allowed and none is given.
@@ -48,9 +47,9 @@ def serve(
     token = checked_token(host, token, allow_network)
     with listen(host, port) as opened:
         found = int(opened.getsockname()[1])
-        with console.status("Opening the runs…"):
-            explained = [open_run(run) for run in runs]
-        app = create_app(explained, host=host, port=found, token=token)
+        with console.status("Opening…"):
+            opened_places = [open_place(place) for place in places]
+        app = create_app(opened_places, host=host, port=found, token=token)
         url = address(host, found, token)
         console.print(f"Explorer: {url}   (Ctrl-C to stop)", highlight=False, soft_wrap=True)
         if browser and _has_display():

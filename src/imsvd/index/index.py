@@ -126,6 +126,7 @@ class Index:
         self.starts = np.cumsum([0, *map(len, self.segments)])
         self._codes: Numbers | None = None
         self._names: dict[str, str] | None = None
+        self._sources: dict[Root, tuple[ImageSource, dict[bytes, int]]] = {}
 
     def __len__(self) -> int:
         return int(self.starts[-1])
@@ -268,14 +269,18 @@ class Index:
             return decode_image(Path(image.path), printable(image.path))
         number, name = self._place(position)
         root = self.manifest.roots[number - 1]
-        source = self._source(root)
-        for index in range(len(source)):
-            if source.identity(index).encode() == name:
-                return source.read(index)
-        raise UnreadableImage(image.path, f"no longer in {root.data}")
+        source, places = self._source(root)
+        if name not in places:
+            raise UnreadableImage(image.path, f"no longer in {root.data}")
+        return source.read(places[name])
 
-    def _source(self, root: Root) -> ImageSource:
-        return open_source(root.data, "test" if root.split == "test" else "train")
+    def _source(self, root: Root) -> tuple[ImageSource, dict[bytes, int]]:
+        """Return an archive or dataset, opened once, and where each name is in it."""
+        if root not in self._sources:
+            source = open_source(root.data, "test" if root.split == "test" else "train")
+            places = {source.identity(place).encode(): place for place in range(len(source))}
+            self._sources[root] = source, places
+        return self._sources[root]
 
     @property
     def coder(self) -> Coder:

@@ -115,31 +115,58 @@ def search(
         raise InputError("give a query such as '12.3 & !4.7', or an image to compare with.")
     if count < 0:
         raise InputError(f"count = {count}: choose 1 or more, or 0 for all.")
+    ranking = rank(
+        index,
+        query,
+        [example(index, path) for path in like],
+        [example(index, path) for path in unlike],
+        count or len(index),
+    )
+    return Matches(matches(index, ranking), ranking.total)
+
+
+class Ranking(NamedTuple):
+    """Positions of the best images, best first, their scores, and how many images were found in all."""
+
+    positions: NDArray[np.int64]
+    scores: NDArray[np.float32]
+    total: int
+    node: Node | None
+    like: Sequence[Example]
+
+
+def rank(
+    index: Index, query: str, like: Sequence[Example], unlike: Sequence[Example], count: int
+) -> Ranking:
+    """Put the images that a query asks for in order; without query and examples, all as they come."""
     node = parse(query, vocabulary(index)) if query.strip() else None
     found = find(index, node) if node else np.arange(len(index))
-    examples = _Examples(
-        [example(index, path) for path in like], [example(index, path) for path in unlike]
-    )
-    limit = count or len(index)
+    examples = _Examples(like, unlike)
     if any(examples):
-        own = [
-            each.position
-            for each in (*examples.like, *examples.unlike)
-            if each.position is not None
-        ]
+        own = [each.position for each in (*like, *unlike) if each.position is not None]
         found = found[~np.isin(found, own)]
-        best, scores = _most_alike(index, found, examples, limit)
-    else:
-        assert node is not None
+        best, scores = _most_alike(index, found, examples, count)
+    elif node is not None:
         all_scores = _confidence(index, node, found)
-        order = _best(all_scores, limit)
+        order = _best(all_scores, count)
         best, scores = found[order], all_scores[order]
-    weights = [unit_weights(index, each.codes) for each in examples.like]
-    items = tuple(
-        _match(index, position, score, node, examples.like, weights)
-        for position, score in zip(best.tolist(), scores.tolist(), strict=True)
+    else:
+        best, scores = found[:count], np.zeros(min(count, len(found)), dtype=np.float32)
+    return Ranking(best, scores, len(found), node, like)
+
+
+def matches(
+    index: Index, ranking: Ranking, first: int = 0, last: int | None = None
+) -> tuple[Match, ...]:
+    """Describe the images of a ranking, or those from place `first` up to place `last`."""
+    chosen = slice(first, last)
+    weights = [unit_weights(index, each.codes) for each in ranking.like]
+    return tuple(
+        _match(index, position, score, ranking.node, ranking.like, weights)
+        for position, score in zip(
+            ranking.positions[chosen].tolist(), ranking.scores[chosen].tolist(), strict=True
+        )
     )
-    return Matches(items, len(found))
 
 
 class _Examples(NamedTuple):
@@ -196,15 +223,20 @@ def example(index: Index, path: str | Path) -> Example:
     """Return an image of the index, or encode another file."""
     position = index.find(path)
     if position is not None and index.image(position).state() != "changed":
-        features = None
-        if index.manifest.features is not None:
-            features = index.features_at(np.array([position]))[0].astype(np.float32)
-        return Example(np.array(index.facts(position).codes), features, position)
+        return example_at(index, position)
     if not Path(path).is_file():
         raise InputError(f"{path} is neither an image of {index.path} nor a file.")
     encoded = index.coder.encode_file(Path(path))
     kept = encoded.features[0] if index.manifest.features is not None else None
     return Example(encoded.codes[0], kept, position)
+
+
+def example_at(index: Index, position: int) -> Example:
+    """Return an image of the index as it was encoded."""
+    features = None
+    if index.manifest.features is not None:
+        features = index.features_at(np.array([position]))[0].astype(np.float32)
+    return Example(np.array(index.facts(position).codes), features, position)
 
 
 def _most_alike(

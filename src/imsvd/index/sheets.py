@@ -15,7 +15,7 @@ from imsvd.errors import InputError
 from imsvd.files import write_atomically
 
 if TYPE_CHECKING:
-    from imsvd.index.index import Index
+    from imsvd.index.index import Index, IndexedImage
 
 SIDE = 160
 COLUMNS = 6
@@ -73,17 +73,18 @@ def write_paths(index: Index, positions: Sequence[int], path: str | Path) -> Non
         raise InputError(f"{path} must end in .txt or .lst, so that imsvd can read it as DATA.")
     if not positions:
         raise InputError(f"{path} is not written: nothing was found.")
-    images = [index.image(position) for position in positions]
-    inside = next((image.path for image in images if not image.is_file), None)
-    if inside is not None:
-        raise InputError(f"{inside} is not a file; a list can only name files.")
-    for image in images:
-        name = image.path
-        if (
-            any(sign in name for sign in "\n\r\t")
-            or name != name.strip()
-            or not is_image_name(name)
-        ):
-            raise InputError(f"{name!r} cannot stand in a list of paths; rename the file.")
-    lines = "".join(image.path + "\n" for image in images)
-    write_atomically(Path(path), lines.encode("utf-8", "surrogateescape"))
+    write_atomically(Path(path), path_list(index, positions))
+
+
+def path_list(index: Index, positions: Sequence[int]) -> bytes:
+    """Return the paths of images as the content of a list that `imsvd` reads as DATA."""
+    return b"".join(_line_of(index.image(position)) for position in positions)
+
+
+def _line_of(image: IndexedImage) -> bytes:
+    name = image.path
+    if not image.is_file:
+        raise InputError(f"{name} is not a file; a list can only name files.")
+    if any(sign in name for sign in "\n\r\t") or name != name.strip() or not is_image_name(name):
+        raise InputError(f"{name!r} cannot stand in a list of paths; rename the file.")
+    return f"{name}\n".encode("utf-8", "surrogateescape")

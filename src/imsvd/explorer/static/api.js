@@ -4,12 +4,18 @@ const KEPT = 300;
 const answers = new Map();
 
 /** An error whose message is a sentence for the user. */
-export class Refusal extends Error {}
+export class Refusal extends Error {
+  /** `details` is the whole response, such as where a query stops making sense. */
+  constructor(sentence, details = {}) {
+    super(sentence);
+    this.details = details;
+  }
+}
 
 async function readAnswer(response) {
   const answer = await response.json().catch(() => null);
   if (response.ok && answer) return answer;
-  throw new Refusal(answer?.error ?? `The server failed with status ${response.status}.`);
+  throw new Refusal(answer?.error ?? `The server failed with status ${response.status}.`, answer ?? {});
 }
 
 async function request(path, options) {
@@ -25,7 +31,7 @@ async function request(path, options) {
 export async function get(path, signal) {
   if (answers.has(path)) return answers.get(path);
   const answer = await request(path, { signal });
-  answers.set(path, answer);
+  if (answer.ready !== false) answers.set(path, answer);
   if (answers.size > KEPT) answers.delete(answers.keys().next().value);
   return answer;
 }
@@ -38,6 +44,30 @@ export function uploadImage(run, file) {
     headers: { "Content-Type": type },
     body: file,
   });
+}
+
+/** Has the server make a list of paths, which the browser saves under a name. */
+export async function download(path, wanted, name) {
+  const response = await fetch(path, {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(wanted),
+  }).catch(() => null);
+  if (!response) throw new Refusal("The server is not responding. Is `imsvd explore` still running?");
+  if (!response.ok) await readAnswer(response);
+  const address = URL.createObjectURL(await response.blob());
+  const anchor = document.createElement("a");
+  anchor.href = address;
+  anchor.download = name;
+  anchor.click();
+  setTimeout(() => URL.revokeObjectURL(address), 60_000);
+}
+
+/** The address of the thumbnail of an indexed image. */
+export function indexedImage(index, image) {
+  return {
+    thumbnail: (size) => `/api/indexes/${index.id}/images/${image}/thumbnail?size=${size}&v=${index.key}`,
+  };
 }
 
 /**
@@ -74,7 +104,19 @@ export const link = {
   training: (run) => `#/runs/${run}/training`,
   upload: (run, id) => `#/runs/${run}/uploads/${id}`,
   compare: (first, second) => `#/compare/${first}/${second}`,
+  drift: (index, query = {}) => `#/indexes/${index}/drift${written(query)}`,
+  duplicates: (index, query = {}) => `#/indexes/${index}/duplicates${written(query)}`,
+  search: (index, query = {}) => `#/indexes/${index}/search${written(query)}`,
 };
+
+/** The text of a query with several values for a key; empty values are left out. */
+export function written(query) {
+  const pairs = Object.entries(query).flatMap(([name, values]) =>
+    [values].flat().map((value) => [name, value]),
+  );
+  const text = new URLSearchParams(pairs.filter(([, value]) => value != null && value !== "")).toString();
+  return text && `?${text}`;
+}
 
 /** Changes some keys in the query of a hash; `null` removes a key. */
 export function withQuery(hash, changes) {

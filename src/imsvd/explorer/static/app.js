@@ -4,8 +4,10 @@ import { get, link, uploadImage } from "./api.js";
 import { compareView } from "./compare.js";
 import { dependenceView } from "./dependence.js";
 import { announce, choice, element } from "./dom.js";
+import { duplicatesView } from "./duplicates.js";
 import { imageView, uploadView } from "./image.js";
 import { imagesView } from "./images.js";
+import { searchView } from "./search.js";
 import { trainingView } from "./training.js";
 import { unitView } from "./unit.js";
 import { variableView } from "./variable.js";
@@ -22,12 +24,15 @@ const ROUTES = [
   [/^\/runs\/(?<run>\d+)\/dependence$/, dependenceView, "dependence"],
   [/^\/runs\/(?<run>\d+)\/training$/, trainingView, "training"],
   [/^\/compare\/(?<first>\d+)\/(?<second>\d+)$/, compareView, "compare"],
+  [/^\/indexes\/(?<index>\d+)\/search$/, searchView, "search"],
+  [/^\/indexes\/(?<index>\d+)\/duplicates$/, duplicatesView, "duplicates"],
 ];
 const PLACES = ["variables", "images", "dependence", "training"];
+const INDEX_PLACES = ["search", "duplicates"];
 const SLOW = 200;
 
 const main = document.getElementById("main");
-let current = { controller: new AbortController(), run: 0 };
+let current = { controller: new AbortController(), run: 0, index: 0 };
 
 function matching(path) {
   for (const [pattern, view, place] of ROUTES) {
@@ -42,9 +47,11 @@ function matching(path) {
   return null;
 }
 
-function runOf(runs, numbers) {
-  const id = numbers.run ?? numbers.first ?? current.run;
-  return runs.find((run) => run.id === id) ?? null;
+/** The run or the index that an address is about, and the run and index of the other views. */
+function subjectOf(runs, indexes, numbers) {
+  const run = runs.find((item) => item.id === (numbers.run ?? numbers.first ?? current.run));
+  const index = indexes.find((item) => item.id === (numbers.index ?? current.index));
+  return { run, index, subject: "index" in numbers ? index : run };
 }
 
 /** Shows the view for the current address; the old one stays until the new one is ready. */
@@ -58,23 +65,29 @@ async function show({ scroll = 0, first = false } = {}) {
     announce("Loading.");
   }, SLOW);
   try {
-    const { runs } = await get("/api/runs", controller.signal);
-    if (!path || path === "/") return enter(link.variables(runs[0].id));
+    const [{ runs }, { indexes }] = await Promise.all(
+      ["/api/runs", "/api/indexes"].map((address) => get(address, controller.signal)),
+    );
+    if (!path || path === "/")
+      return enter(runs.length ? link.variables(runs[0].id) : link.search(indexes[0].id));
     const found = matching(path);
-    const run = found && runOf(runs, found.numbers);
-    current.run = run?.id ?? runs[0].id;
-    drawMasthead(runs, run ?? runs[0], found?.place);
-    if (!run) throw new Error("Page not found. Choose a view above.");
-    const query = new URLSearchParams(text);
+    const { run = runs[0], index = indexes[0], subject } = subjectOf(runs, indexes, found?.numbers ?? {});
+    current.run = run?.id;
+    current.index = index?.id;
+    drawMasthead({ runs, indexes, run, index }, found?.place);
+    if (!found || !subject) throw new Error("Page not found. Choose a view above.");
     const page = await found.view({
       ...found.numbers,
       run,
       runs,
-      query,
+      index,
+      indexes,
+      query: new URLSearchParams(text),
       hash: location.hash,
       signal: controller.signal,
+      reload: () => show({ scroll: window.scrollY }),
     });
-    if (!controller.signal.aborted) put(page, run, { scroll, first });
+    if (!controller.signal.aborted) put(page, subject, { scroll, first });
   } catch (error) {
     if (!controller.signal.aborted) put(failure(error), null, { scroll, first });
   } finally {
@@ -89,14 +102,14 @@ function failure(error) {
     content: [
       element("h1", { tabindex: "-1" }, "Cannot show this page"),
       element("p", { class: "notice", role: "alert" }, error.message),
-      element("p", {}, element("a", { href: "#/" }, "Go to the variables")),
+      element("p", {}, element("a", { href: "#/" }, "Go to the first page")),
     ],
   };
 }
 
-function put(page, run, { scroll, first = false }) {
+function put(page, subject, { scroll, first = false }) {
   const used = first ? undefined : document.activeElement?.id;
-  document.title = [page.title, run?.name, "imsvd explorer"].filter(Boolean).join(" · ");
+  document.title = [page.title, subject?.name, "imsvd explorer"].filter(Boolean).join(" · ");
   main.replaceChildren(...page.content.flat(2).filter(Boolean));
   moveFocus(used);
   window.scrollTo(0, scroll);
@@ -111,12 +124,13 @@ function moveFocus(used) {
   if (!kept) (again ?? main.querySelector("h1"))?.focus({ preventScroll: true });
 }
 
-function drawMasthead(runs, run, here) {
-  const places = PLACES.map((name) => [name, link[name](run.id)]);
+function drawMasthead({ runs, indexes, run, index }, here) {
+  const places = run ? PLACES.map((name) => [name, link[name](run.id)]) : [];
   if (runs.length > 1) {
     const other = runs.find((item) => item.id !== run.id);
     places.push(["compare", link.compare(run.id, other.id)]);
   }
+  if (index) places.push(...INDEX_PLACES.map((name) => [name, link[name](index.id)]));
   document
     .getElementById("places")
     .replaceChildren(
@@ -129,19 +143,27 @@ function drawMasthead(runs, run, here) {
       ),
     );
   const tools = [];
-  if (runs.length > 1 && here !== "compare") {
-    const repeated = new Set(runs.map((item) => item.name)).size < runs.length;
-    const options = runs.map((item) => [item.id, repeated ? item.path : item.name]);
+  if (INDEX_PLACES.includes(here))
+    tools.push(subjectChoice("Index", "index", indexes, index, (id) => link[here](id)));
+  else if (here !== "compare")
     tools.push(
-      choice("Run", "run", options, run.id, (id) =>
-        go(here === "training" || here === "dependence" ? link[here](id) : link.variables(id)),
+      subjectChoice("Run", "run", runs, run, (id) =>
+        here === "training" || here === "dependence" ? link[here](id) : link.variables(id),
       ),
     );
-  }
-  tools.push(...uploadButton());
+  if (runs.length) tools.push(...uploadButton());
   const focused = document.activeElement?.id;
-  document.getElementById("tools").replaceChildren(...tools);
-  if (focused === "run") document.getElementById("run")?.focus();
+  document.getElementById("tools").replaceChildren(...tools.filter(Boolean));
+  if (focused === "run" || focused === "index") document.getElementById(focused)?.focus();
+  document.querySelector(".foot").hidden = !runs.length;
+}
+
+/** A choice among runs or indexes, if there are several. */
+function subjectChoice(label, id, items, chosen, address) {
+  if (items.length < 2) return null;
+  const repeated = new Set(items.map((item) => item.name)).size < items.length;
+  const options = items.map((item) => [item.id, repeated ? item.path : item.name]);
+  return choice(label, id, options, chosen.id, (number) => go(address(number)));
 }
 
 function uploadButton() {
@@ -164,6 +186,7 @@ function uploadButton() {
 
 /** Uploads an image and shows its page. */
 async function upload(file) {
+  if (current.run == null) return refuse("Open the explorer with a run to see the code of an image.");
   announce("Uploading the image.");
   main.setAttribute("aria-busy", "true");
   const { run, controller } = current;
