@@ -14,6 +14,8 @@ from imsvd.views import keyed_uniforms
 
 BLOCK = 16_384
 """Most images compared with each other; of more images, random blocks of this size are."""
+QUERIES = 512
+"""Images whose neighbors are searched at a time."""
 BLOCK_STREAM = 2**16 - 4
 """Number of the random stream that deals images to blocks; no real view has it."""
 
@@ -49,8 +51,17 @@ def feature_neighbors(
 
 def _within(features: Half, images: Rows, count: int, device: torch.device) -> Rows:
     """Return the nearest of `images` to each of them, itself excluded, (images, count)."""
-    plain = read_features(features, images, np.full(len(images), -1)).to(device)
-    nearest = nearest_neighbors(plain, plain, count + 1).indices.cpu().numpy()
+    plain = torch.empty(len(images), features.shape[-1], dtype=torch.float16)
+    for start in range(0, len(images), QUERIES):
+        chosen = images[start : start + QUERIES]
+        plain[start : start + QUERIES] = read_features(features, chosen, np.full(len(chosen), -1))
+    plain = plain.to(device)
+    # Small chunks: heads train in little memory, and the search should not need more.
+    parts = [
+        nearest_neighbors(plain, part, count + 1, query_chunk=64, bank_chunk=1024).indices.cpu()
+        for part in torch.split(plain, QUERIES)
+    ]
+    nearest = torch.cat(parts).numpy()
     own = nearest == np.arange(len(images))[:, None]
     own[~own.any(1), -1] = True  # among more equal images than neighbors, it may not find itself
     others: Rows = nearest[~own].reshape(len(images), count)
