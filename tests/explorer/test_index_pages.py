@@ -30,6 +30,7 @@ VIEWS = {
     "#/": "Search",
     "#/indexes/0/search?q=0.1+%26+stripes&like=2&unlike=5": "Search",
     "#/indexes/0/duplicates": "Duplicates",
+    "#/indexes/0/drift?a=split:train&b=split:test": "Drift",
 }
 
 
@@ -42,6 +43,7 @@ def address(planted: Index) -> Iterator[str]:
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_view_is_complete_and_accessible(page: Page, address: str, view: str) -> None:
     open_view(page, address, view, VIEWS[view])
+    page.locator("progress").wait_for(state="detached")
     check_everywhere(page)
 
 
@@ -181,3 +183,23 @@ def test_duplicates_are_gone_through_by_keys(
     page.locator("#scope").select_option(label="between train and test")
     page.get_by_text("nothing leaks").wait_for()
     assert "first=train&second=test" in page.url
+
+
+def test_drift_names_what_moved_and_shows_it(page: Page, address: str) -> None:
+    open_view(page, address, "#/indexes/0/drift")
+    page.get_by_role("link", name="Compare train with test").click()
+    page.locator("#verdict").wait_for()
+    assert "The sets differ" in page.locator("#verdict").inner_text()
+    page.get_by_role("heading", name="Variable 0: 100% of images moved").wait_for()
+    assert page.locator("#set-a").input_value() == "split:train"
+    row = page.locator(".unit-row", has=page.get_by_role("link", name="0.2", exact=True))
+    assert "0% → 100%" in row.inner_text()
+    assert row.locator("img").count() == 12
+    row.locator("img").first.evaluate("image => image.decode()")
+    page.locator("#set-b").fill("split:train")
+    page.keyboard.press("Enter")
+    page.get_by_text("Choose two sets to compare").wait_for()
+    page.go_back()
+    page.locator("#verdict").wait_for()
+    row.get_by_role("link", name="0.2", exact=True).click()
+    page.get_by_role("heading", name="60 images found").wait_for()

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from imsvd.datasets import open_source
 from imsvd.errors import InputError
-from imsvd.explorer import create_app, opened_index
+from imsvd.explorer import ExplainedRun, create_app, opened_index
 from imsvd.explorer.opened_index import OpenedIndex
 from imsvd.index import Index
 from imsvd.index.storage import Root, read_manifest, write_manifest
@@ -273,3 +273,14 @@ def test_no_name_in_a_request_for_an_index_becomes_a_path(ask: Api) -> None:
             f"indexes/0/images/{name}/thumbnail",
         ):
             assert ask.client.get(f"/api/{place}").status_code in (404, 422), place
+
+
+def test_runs_and_indexes_are_shown_together(opened: ExplainedRun, planted: Index) -> None:
+    with TestClient(create_app([planted.path, opened]), base_url=BASE) as client:
+        api = Api(client)
+        assert [run["id"] for run in api("runs")["runs"]] == [0]
+        assert [index["name"] for index in api("indexes")["indexes"]] == ["photos.index"]
+        assert api("runs/0/images?count=1")["total"] == 128
+        assert "this explorer has indexes 0 to 0" in api.error("indexes/1/facets", 404)
+    with TestClient(create_app([opened]), base_url=BASE) as client:
+        assert "this explorer has no indexes" in Api(client).error("indexes/0/facets", 404)

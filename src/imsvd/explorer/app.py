@@ -18,6 +18,7 @@ from imsvd.errors import InputError
 from imsvd.explorer import comparison, records
 from imsvd.explorer.answers import answer, caching, is_known, jpeg, require_size
 from imsvd.explorer.background import Background
+from imsvd.explorer.drift_routes import drift_routes
 from imsvd.explorer.duplicate_routes import duplicate_routes
 from imsvd.explorer.explained_run import ExplainedRun, NotFoundError, open_run
 from imsvd.explorer.explorer import BusyError, Explorer
@@ -80,7 +81,8 @@ def create_app(
     app.include_router(_page_routes())
     for routes in (_run_routes, _image_routes, _upload_routes, search_routes):
         app.include_router(routes(explorer))
-    app.include_router(duplicate_routes(explorer, background))
+    for long_routes in (duplicate_routes, drift_routes):
+        app.include_router(long_routes(explorer, background))
     app.add_exception_handler(AnyHTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     for kind in (NotFoundError, UploadError, BusyError, InputError):

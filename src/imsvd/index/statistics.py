@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,14 @@ from rich.console import Console
 
 from imsvd.datasets import UnreadableImage
 from imsvd.errors import InputError
+from imsvd.index.query import parse
+from imsvd.index.searching import find, vocabulary
 from imsvd.population import (
     Coverage,
     Drift,
     ImageSet,
     PairUse,
+    UnitShift,
     find_outliers,
     measure_coverage,
     measure_drift,
@@ -246,7 +249,7 @@ def select(
     )
 
 
-def drift(
+def drift(  # noqa: PLR0913 - independent options
     first: Index,
     second: Index,
     *,
@@ -254,24 +257,36 @@ def drift(
     permutations: int = PERMUTATIONS,
     appearances: int = APPEARANCES,
     seed: int = 0,
+    queries: tuple[str, str] = ("", ""),
     console: Console | None = None,
+    progress: Progress | None = None,
 ) -> IndexDrift:
-    """Compare two indexes of the same encoder, see `imsvd.population.drift`.
+    """Compare two indexes of the same encoder, or the images of them that two queries ask for.
 
-    `appearances` images of each are read to compare how they look; 0 compares codes only.
+    See `imsvd.population.drift`. `appearances` images of each are read to compare how they look; 0
+    compares codes only. `progress` is called in place of a bar on the console.
     """
     if first.manifest.encoder != second.manifest.encoder:
         raise InputError(
             f"{first.path} and {second.path} were made by different encoders, so their codes do not "
             "compare; index both with the same run."
         )
-    looks = [_looks(index, appearances, seed, console) for index in (first, second)]
+    chosen = [
+        _asked_for(index, query) for index, query in zip((first, second), queries, strict=True)
+    ]
+    same = any(queries) and first.path.resolve() == second.path.resolve()
+    if same and np.isin(chosen[0], chosen[1]).any():
+        raise InputError("the two sets have images in common; choose sets that have none.")
+    looks = [
+        _looks(index, positions, appearances, seed, console, progress)
+        for index, positions in zip((first, second), chosen, strict=True)
+    ]
     note = next((index_note for _, _, index_note in looks if index_note), "")
     sets = [
-        ImageSet(np.ascontiguousarray(index.codes()), *(look[:2] if not note else ()))
-        for index, look in zip((first, second), looks, strict=True)
+        ImageSet(np.ascontiguousarray(index.codes()[positions]), *(look[:2] if not note else ()))
+        for index, positions, look in zip((first, second), chosen, looks, strict=True)
     ]
-    with _Bar(console, "permutations") as progress:
+    with _Bar(console, "permutations", progress) as shown:
         found = measure_drift(
             sets[0],
             sets[1],
@@ -279,15 +294,49 @@ def drift(
             level=level,
             permutations=permutations,
             seed=seed,
-            progress=progress,
+            progress=shown,
         )
-    return IndexDrift(found, (first, second), note)
+    return IndexDrift(_placed(found, chosen[0], chosen[1]), (first, second), note)
+
+
+def _asked_for(index: Index, query: str) -> NDArray[np.int64]:
+    """Return the positions of the images that a query asks for, all if it is empty."""
+    if not query.strip():
+        return np.arange(len(index))
+    found = find(index, parse(query, vocabulary(index)))
+    if len(found) < 2:
+        raise InputError(
+            f"{query!r} finds {len(found)} images of {index.path}; at least 2 are needed."
+        )
+    return found
+
+
+def _placed(found: Drift, first: NDArray[np.int64], second: NDArray[np.int64]) -> Drift:
+    """Return a result whose examples are positions in the indexes, not in the two sets."""
+
+    def unit(shift: UnitShift) -> UnitShift:
+        places = second if shift.gained else first
+        return replace(shift, examples=tuple(places[list(shift.examples)].tolist()))
+
+    variables = tuple(
+        replace(shift, units=tuple(unit(each) for each in shift.units)) for shift in found.variables
+    )
+    typical = tuple(
+        places[list(own)].tolist()
+        for places, own in zip((first, second), found.typical, strict=True)
+    )
+    return replace(found, variables=variables, typical=(tuple(typical[0]), tuple(typical[1])))
 
 
 def _looks(
-    index: Index, count: int, seed: int, console: Console | None
+    index: Index,
+    chosen: NDArray[np.int64],
+    count: int,
+    seed: int,
+    console: Console | None,
+    progress: Progress | None,
 ) -> tuple[NDArray[np.float32] | None, NDArray[np.int64] | None, str]:
-    """Return the appearance of a sample of images, their positions, and why there is none."""
+    """Return the appearance of a sample of the images chosen, their places among these, and why there is none."""
     if count == 0:
         return None, None, "only codes were asked for"
     if not index.image(0).is_file and len(index) > _SLOW_READS:
@@ -296,32 +345,37 @@ def _looks(
             None,
             f"{index.path} holds images of an archive, where single images are slow to read",
         )
-    wanted = min(count, len(index))
-    drawn = np.random.default_rng(seed).choice(len(index), wanted, replace=False)
-    rows, positions = [], []
-    with _Bar(console, f"appearance of {index.path.name}") as progress:
-        for number, position in enumerate(np.sort(drawn).tolist()):
+    wanted = min(count, len(chosen))
+    drawn = np.random.default_rng(seed).choice(len(chosen), wanted, replace=False)
+    rows, places = [], []
+    with _Bar(console, f"appearance of {index.path.name}", progress) as shown:
+        for number, place in enumerate(np.sort(drawn).tolist()):
             try:
-                rows.append(appearance(index.read(position).numpy()))
-                positions.append(position)
+                rows.append(appearance(index.read(int(chosen[place])).numpy()))
+                places.append(place)
             except UnreadableImage:
                 pass  # counted below: deleted or damaged since
-            progress(number + 1, wanted)
+            shown(number + 1, wanted)
     if len(rows) < max(2, _FEW_READABLE * wanted):
         return None, None, f"only {len(rows):,} of {wanted:,} images of {index.path} can be read"
-    return np.stack(rows), np.array(positions), ""
+    return np.stack(rows), np.array(places), ""
 
 
 class _Bar:
-    """A progress bar, or nothing without a console; calls itself with (done, total)."""
+    """A progress bar, or nothing without a console, or a function that is called with (done, total)."""
 
-    def __init__(self, console: Console | None, title: str) -> None:
+    def __init__(
+        self, console: Console | None, title: str, instead: Progress | None = None
+    ) -> None:
+        self._instead = instead
         self._bar = progress_bar(console or Console(quiet=True))
         self._title = title
 
     def __enter__(self) -> Progress:
         self._bar.__enter__()
         task = self._bar.add_task(self._title, total=None)
+        if self._instead is not None:
+            return self._instead
         return lambda done, total: self._bar.update(task, completed=done, total=total)
 
     def __exit__(self, *error: Any) -> None:

@@ -4,6 +4,7 @@ import { get, link, uploadImage } from "./api.js";
 import { compareView } from "./compare.js";
 import { dependenceView } from "./dependence.js";
 import { announce, choice, element } from "./dom.js";
+import { driftView } from "./drift.js";
 import { duplicatesView } from "./duplicates.js";
 import { imageView, uploadView } from "./image.js";
 import { imagesView } from "./images.js";
@@ -26,9 +27,10 @@ const ROUTES = [
   [/^\/compare\/(?<first>\d+)\/(?<second>\d+)$/, compareView, "compare"],
   [/^\/indexes\/(?<index>\d+)\/search$/, searchView, "search"],
   [/^\/indexes\/(?<index>\d+)\/duplicates$/, duplicatesView, "duplicates"],
+  [/^\/indexes\/(?<index>\d+)\/drift$/, driftView, "drift"],
 ];
 const PLACES = ["variables", "images", "dependence", "training"];
-const INDEX_PLACES = ["search", "duplicates"];
+const INDEX_PLACES = ["search", "duplicates", "drift"];
 const SLOW = 200;
 
 const main = document.getElementById("main");
