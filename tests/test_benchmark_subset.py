@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.pretraining.test_pretrain import write_images
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "subset.py"
@@ -18,6 +20,7 @@ def count(folder: Path) -> list[int]:
     return [len(list(part.iterdir())) for part in sorted(folder.iterdir())]
 
 
+@pytest.mark.slow
 def test_images_of_each_class_come_as_folders_of_jpegs(tmp_path: Path) -> None:
     write_images(tmp_path / "data" / "train", 15, classes=3)
     write_images(tmp_path / "data" / "test", 6, classes=3)

@@ -21,6 +21,7 @@ def test_every_search_finds_the_same(name: str) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_table_and_results_of_fresh_processes(tmp_path: Path) -> None:
     console = Console(record=True, width=120)
     rows = bench.run(70, 3000, 16, 5, 1, console, tmp_path / "deep" / "knn")

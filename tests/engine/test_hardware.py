@@ -105,6 +105,7 @@ def test_a_number_that_is_asked_for_is_taken() -> None:
     assert worker_count(config.compute, fabric, cheap=True) == 5
 
 
+@pytest.mark.slow
 def test_fabric_is_imported_without_torchmetrics() -> None:
     pytest.importorskip("torchmetrics")
     code = (

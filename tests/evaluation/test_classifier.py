@@ -160,7 +160,8 @@ def hear(size: int) -> str:
     return ""
 
 
-@pytest.mark.parametrize("size", [32, 128])  # kept in memory, and not
+# Kept in memory, and not.
+@pytest.mark.parametrize("size", [32, pytest.param(128, marks=pytest.mark.slow)])
 def test_a_rank_without_a_readable_image_leaves_none_waiting(size: int) -> None:
     first, second = gloo.run(2, hear, size)
     assert first == second != ""
