@@ -126,11 +126,19 @@ class FrozenSettings(Settings):
         0.1, ge=0, le=0.5, description="share of images that only measure the code"
     )
     passes: int = Field(1, ge=1, description="passes over the images in one epoch of the head")
+    directions: int = Field(
+        256,
+        ge=0,
+        description="directions of the features that the head reads, those in which images differ most "
+        "compared with views of one image; 0 reads the features as they are",
+    )
     neighbors: int = Field(
-        5, ge=0, description="nearest images by features that may take the place of a second view"
+        5,
+        ge=0,
+        description="nearest images in these directions that may take the place of a second view",
     )
     neighbor_share: float = Field(
-        0.5, ge=0, le=1, description="share of the second views that are a neighbor's"
+        0.75, ge=0, le=1, description="share of the second views that are a neighbor's"
     )
 
 

@@ -13,11 +13,13 @@ from rich.console import Console
 
 from imsvd.config import Config, override
 from imsvd.discretizing.capacity import CodeSize
+from imsvd.discretizing.directions import lasting_directions
 from imsvd.discretizing.feature_file import Half
 from imsvd.discretizing.head import HeadTraining, admit_neighbors, choose_pairs, split_rows
 from imsvd.discretizing.run import configure, set_length
 from imsvd.encoder import load
 from imsvd.errors import InputError, Interrupted
+from imsvd.methods.code import CODE_TEMPERATURE
 from imsvd.runs import RunFolder
 
 QUIET = Console(quiet=True)
@@ -44,7 +46,9 @@ def training(encoder: Path, folder: Path, kind: Any = HeadTraining, **changes: A
     fabric = Fabric(accelerator="cpu", devices=1)
     found = changes.pop("features", made_up_features(opened.num_features))
     images, neighbors = changes.pop("images", "made up"), changes.pop("neighbors", None)
-    return kind(settings, run, fabric, opened, images, found, neighbors)
+    rows, _ = split_rows(IMAGES, 0.1, seed=0)
+    reader = lasting_directions(found, rows, 4, seed=0)
+    return kind(settings, run, fabric, opened, images, found, reader, neighbors)
 
 
 class Stopping(HeadTraining):
@@ -151,6 +155,21 @@ def test_the_saved_backbone_is_the_frozen_one(trained: Path, tmp_path: Path) -> 
     training(trained, tmp_path).fit(QUIET)
     before, after = load(trained).backbone.state_dict(), load(tmp_path).backbone.state_dict()
     assert all(torch.equal(value, after[name]) for name, value in before.items())
+
+
+@pytest.mark.parametrize("projector", ["[8,8]", "[8]"])
+def test_the_saved_head_reads_features_as_the_encoder_gives_them(
+    projector: str, trained: Path, tmp_path: Path
+) -> None:
+    head = training(trained, tmp_path, settings=(f"method.projector={projector}",))
+    head.fit(QUIET)
+    features = torch.from_numpy(head.features[:, -1]).float()
+    method = head.method.eval()
+    with torch.no_grad():
+        expected = method.projector(method.backbone(features)) / CODE_TEMPERATURE
+        found = load(tmp_path).projector(features)
+    assert method.backbone.num_features < features.shape[1]
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-2)
 
 
 def test_few_steps_are_completed_and_many_passes_share_an_epoch(trained: Path) -> None:

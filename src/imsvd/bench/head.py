@@ -31,8 +31,9 @@ from imsvd.bench.comparison import (
     reset_peak,
 )
 from imsvd.discretizing.capacity import CodeSize
+from imsvd.discretizing.directions import lasting_directions
 from imsvd.discretizing.feature_file import Half, open_features, size_text
-from imsvd.discretizing.head import HeadTraining
+from imsvd.discretizing.head import HeadTraining, split_rows
 from imsvd.discretizing.run import configure, set_length
 from imsvd.encoder import Encoder, EncoderDescription
 from imsvd.engine.hardware import launch
@@ -136,7 +137,11 @@ def head_training(features: Half, folder: Path) -> HeadTraining:
     config = set_length(config, images, 1, [])
     run = RunFolder(folder)
     run.begin(config)
-    return HeadTraining(config, run, launch(config.compute), encoder, "synthetic", features)
+    assert config.frozen is not None
+    rows, _ = split_rows(images, config.frozen.held_out, config.seed)
+    reader = lasting_directions(features, rows, config.frozen.directions, config.seed)
+    fabric = launch(config.compute)
+    return HeadTraining(config, run, fabric, encoder, "synthetic", features, reader)
 
 
 def write_features(path: Path, shape: tuple[int, int, int], console: Console) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from imsvd.checkpoints import seed_random_state
 from imsvd.config import Config
+from imsvd.discretizing.directions import FeatureDirections
 from imsvd.discretizing.feature_file import (
     Half,
     Rows,
@@ -25,6 +26,7 @@ from imsvd.engine.batches import EpochOrder
 from imsvd.engine.fabric import Fabric
 from imsvd.engine.hardware import share_norms
 from imsvd.methods import build_method
+from imsvd.networks import projector
 from imsvd.pretraining.code import GivenFeatures
 from imsvd.pretraining.run import MethodTraining
 from imsvd.runs import RunFolder
@@ -86,6 +88,7 @@ class HeadTraining(MethodTraining[FeaturePair]):
         encoder: the frozen encoder, whose backbone is saved with the head.
         images: identifies the images.
         features: (images, views + 1, width), the plain image last.
+        reader: maps features to what the head reads.
         neighbors: of each training image, (images, count), if a neighbor may be its second view.
     """
 
@@ -97,6 +100,7 @@ class HeadTraining(MethodTraining[FeaturePair]):
         encoder: Encoder,
         images: str,
         features: Half,
+        reader: GivenFeatures | FeatureDirections,
         neighbors: Rows | None = None,
     ) -> None:
         assert config.frozen is not None
@@ -111,8 +115,10 @@ class HeadTraining(MethodTraining[FeaturePair]):
             fabric.world_size,
         )
         seed_random_state(config.seed)
-        backbone = GivenFeatures(encoder.num_features)
-        method = share_norms(build_method(config.method, backbone, len(self.rows)), fabric)
+        reader = copy.deepcopy(reader)
+        if isinstance(reader, FeatureDirections) and len(config.method.code_head.projector) == 1:
+            reader = reader.around_origin()
+        method = share_norms(build_method(config.method, reader, len(self.rows)), fabric)
         steps = self.order.steps_per_epoch * self.frozen.passes
         super().__init__(config, run, fabric, method, images, steps)
 
@@ -159,14 +165,19 @@ class HeadTraining(MethodTraining[FeaturePair]):
                 self._saved_head(), self.features, self.held_out, units
             )
 
+    def _head_state(self) -> dict[str, Tensor]:
+        """Return the weights of the head, in a form that reads features as the encoder gives them."""
+        state = self.method.state_dict()
+        if isinstance(reader := self.method.get_submodule("backbone"), FeatureDirections):
+            state = reader.fold(state, "projector.0")
+        return {name: value for name, value in state.items() if name.startswith("projector.")}
+
     def _saved_head(self) -> nn.Module:
         """Return the head as it is saved, at the temperature of the code."""
-        head = copy.deepcopy(self.method.get_submodule("projector")).eval()
-        prefix = "projector."
-        saved = self.config.method.saved_state(self.method.state_dict())
-        head.load_state_dict(
-            {name.removeprefix(prefix): saved[name] for name in saved if name.startswith(prefix)}
-        )
+        saved = self.config.method.saved_state(self._head_state())
+        widths = self.encoder.num_features, *self.config.method.code_head.projector
+        head = projector(widths).to(self.fabric.device).eval()
+        head.load_state_dict({name.removeprefix("projector."): saved[name] for name in saved})
         return head
 
     def write_outputs(self) -> None:
@@ -175,4 +186,4 @@ class HeadTraining(MethodTraining[FeaturePair]):
             return
         backbone = self.encoder.backbone.state_dict()
         state = {f"backbone.{name}": value for name, value in backbone.items()}
-        save_encoder(self.run, self.config, state | dict(self.method.state_dict()), self.epoch)
+        save_encoder(self.run, self.config, state | self._head_state(), self.epoch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from rich.console import Console
+from torch import nn
 
 from imsvd.discretizing.feature_file import Half, Rows, read_features
 from imsvd.distributed import gather_lists, rank, world_size
@@ -21,7 +22,13 @@ BLOCK_STREAM = 2**16 - 4
 
 
 def feature_neighbors(
-    features: Half, rows: Rows, count: int, seed: int, device: torch.device, console: Console
+    features: Half,
+    rows: Rows,
+    count: int,
+    seed: int,
+    compare: nn.Module,
+    device: torch.device,
+    console: Console,
 ) -> Rows:
     """Return the images most similar to each image of `rows` by cosine, (rows, count).
 
@@ -32,6 +39,7 @@ def feature_neighbors(
         rows: images to compare with each other.
         count: neighbors per image, at most one less than there are images in a block.
         seed: decides the blocks.
+        compare: maps features to the vectors that are compared, on `device`.
         device: where to compare.
         console: where to show progress.
     """
@@ -42,21 +50,26 @@ def feature_neighbors(
         own = range(rank(), len(blocks), world_size())
         for number in bar.track(own, description="neighbors"):
             block = np.sort(blocks[number])
-            found.append((number, _within(features, rows[block], count, device)))
+            found.append((number, _within(features, rows[block], count, compare, device)))
     neighbors = np.empty((len(rows), count), np.int64)
     for number, images in gather_lists(found):
         neighbors[np.sort(blocks[number])] = images
     return neighbors
 
 
-def _within(features: Half, images: Rows, count: int, device: torch.device) -> Rows:
+@torch.no_grad()
+def _within(
+    features: Half, images: Rows, count: int, compare: nn.Module, device: torch.device
+) -> Rows:
     """Return the nearest of `images` to each of them, itself excluded, (images, count)."""
-    plain = torch.empty(len(images), features.shape[-1], dtype=torch.float16)
-    for start in range(0, len(images), QUERIES):
-        chosen = images[start : start + QUERIES]
-        plain[start : start + QUERIES] = read_features(features, chosen, np.full(len(chosen), -1))
-    plain = plain.to(device)
-    # Small chunks: heads train in little memory, and the search should not need more.
+    chunks = (images[start : start + QUERIES] for start in range(0, len(images), QUERIES))
+    plain = torch.cat(
+        [
+            # Halves: heads train in little memory, and the search should not need more.
+            compare(read_features(features, chunk, np.full(len(chunk), -1)).to(device)).half()
+            for chunk in chunks
+        ]
+    )
     parts = [
         nearest_neighbors(plain, part, count + 1, query_chunk=64, bank_chunk=1024).indices.cpu()
         for part in torch.split(plain, QUERIES)

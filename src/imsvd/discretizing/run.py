@@ -20,6 +20,7 @@ from imsvd.datasets.reading import image_key
 from imsvd.datasets.sources import hash_listing
 from imsvd.discretizing.cache import FeatureRequest, cached_features
 from imsvd.discretizing.capacity import CodeSize, Trial, choose_size, ladder, read_trials
+from imsvd.discretizing.directions import FeatureDirections, lasting_directions
 from imsvd.discretizing.feature_file import Half, Rows
 from imsvd.discretizing.head import HeadTraining, split_rows
 from imsvd.discretizing.neighborhoods import feature_neighbors
@@ -39,6 +40,7 @@ from imsvd.engine.loop import shared_quarantine
 from imsvd.errors import InputError
 from imsvd.methods import IMSVDSettings
 from imsvd.methods.code import CodeSettings
+from imsvd.pretraining.code import GivenFeatures
 from imsvd.progress import counted, progress_bar
 from imsvd.runs import RunFolder
 from imsvd.views import ViewSettings, ViewsSettings
@@ -127,7 +129,7 @@ def possible_sizes(
 
 
 class SharedFeatures:
-    """What heads of any size share: the encoder, its features and the neighbors of the images.
+    """What heads of any size share: the encoder, its features, their directions and neighbors.
 
     Args:
         encoder: the frozen encoder.
@@ -148,12 +150,27 @@ class SharedFeatures:
         self.encoder, self.source = encoder, source
         self.fabric, self.console = fabric, console
         self._make = make
+        self._readers: dict[tuple[float, int], GivenFeatures | FeatureDirections] = {}
         self._neighbors: dict[tuple[float, int], Rows] = {}
 
     @cached_property
     def features(self) -> Half:
         """Features of every image."""
         return self._make()
+
+    def reader(self, config: Config) -> GivenFeatures | FeatureDirections:
+        """Return what maps features to what the head of `config` reads."""
+        assert config.frozen is not None
+        key = config.frozen.held_out, config.seed
+        if key not in self._readers:
+            most = config.frozen.directions
+            rows, _ = split_rows(len(self.features), *key)
+            self._readers[key] = (
+                lasting_directions(self.features, rows, most, config.seed)
+                if most
+                else GivenFeatures(self.encoder.num_features)
+            ).to(self.fabric.device)
+        return self._readers[key]
 
     def neighbors(self, config: Config) -> Rows | None:
         """Return the neighbors of the images that `config` trains on, or None if it uses none."""
@@ -164,8 +181,9 @@ class SharedFeatures:
             return None
         key = config.frozen.held_out, config.seed
         if key not in self._neighbors:
+            reader = self.reader(config)
             self._neighbors[key] = feature_neighbors(
-                self.features, rows, count, config.seed, self.fabric.device, self.console
+                self.features, rows, count, config.seed, reader, self.fabric.device, self.console
             )
         return self._neighbors[key]
 
@@ -360,5 +378,6 @@ def train_head(
         shared.encoder,
         image_key(shared.source),
         shared.features,
+        shared.reader(config),
         shared.neighbors(config),
     ).fit(console)
