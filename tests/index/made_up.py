@@ -9,7 +9,7 @@ import numpy as np
 from imsvd.index import Index
 from imsvd.index.columns import Numbers, level_of
 from imsvd.index.segments import HASH_BYTES, Rows
-from imsvd.index.storage import Change, Manifest, Root, write_manifest
+from imsvd.index.storage import Change, Manifest, Root, Snapshot, write_manifest
 
 UNITS = (4, 3, 32, 5, 300, 2)
 ROOT = Root(data="/photos", split="", folder="/photos")
@@ -67,7 +67,7 @@ def made_up_index(
         names=names or {},
         near=near or {},
     )
-    change = Change(folder, manifest, ())
+    change = Change(folder, manifest, Snapshot(manifest, ()))
     for part in parts:
         change = change._appending(part)
     write_manifest(folder, change.manifest)

@@ -13,7 +13,6 @@ from imsvd.index.columns import (
     members,
     pack,
     planes_needed,
-    size_of,
     unpack,
 )
 
@@ -47,12 +46,3 @@ def test_comparing_a_kept_confidence_with_a_level_is_exact() -> None:
     for number, level in enumerate(LEVELS):
         assert ((kept > number) == (confidences > level)).all(), level
     assert np.abs(confidence_at(kept) - confidences).max() <= 0.0251
-
-
-@pytest.mark.parametrize("count", [1, 7, 8, 9, 200])
-def test_the_size_of_a_set_leaves_out_the_bits_after_the_last(count: int) -> None:
-    numbers = (np.arange(count) % 3).astype(np.uint8)
-    planes = pack(numbers, 2)
-    for number in range(3):
-        found = equal_to(planes, number)  # inverted planes have ones after the last image
-        assert size_of(found, count) == (numbers == number).sum()

@@ -12,7 +12,8 @@ from PIL import Image
 
 from imsvd.datasets import open_source
 from imsvd.errors import InputError
-from imsvd.index import Index, searching
+from imsvd.index import Index
+from imsvd.index.likeness import SharedUnits
 from tests.index.made_up import add, made_up_index, rows
 from tests.pretraining.test_pretrain import write_images
 from tests.pretraining.tiny import CommandLine
@@ -72,10 +73,40 @@ def test_likeness_weighs_shared_units_by_rarity(tmp_path: Path) -> None:
     assert [item.position for item in both.items] == best
 
 
+@pytest.mark.parametrize("last", [1, 7, 8, 9, 63, 64, 65])
+def test_the_weight_of_a_unit_counts_images_that_are_there_and_no_bits_after_the_last(
+    tmp_path: Path, last: int
+) -> None:
+    index = made_up_index(tmp_path / "a.index", rows(70), rows(last, first=70, seed=1))
+    index.remove("00003.jpg", "00064.jpg")
+    codes = index.codes()
+    shared = SharedUnits(index, codes[5], 0.5)
+    counts = (codes == codes[5]).sum(0)
+    np.testing.assert_allclose(shared.weights, -np.log((counts + 1) / (len(index) + 1)), rtol=1e-5)
+    scores = np.zeros(last, dtype=np.float32)
+    shared.add_scores(1, scores)
+    np.testing.assert_allclose(scores, 0.5 * likeness(codes, codes[5])[-last:], rtol=1e-4)
+
+
+def test_ties_go_to_earlier_images_whatever_the_segments_and_the_number_of_results(
+    tmp_path: Path,
+) -> None:
+    random = np.random.default_rng(0)
+    codes = random.integers(0, 2, (90, 3)).astype(np.uint8)
+    parts = [rows(30, first=first, codes=codes[first : first + 30]) for first in (0, 30, 60)]
+    index = made_up_index(tmp_path / "a.index", *parts, units=(2, 2, 2))
+    wanted = likeness(codes, codes[40]).round(5)
+    order = [number for number in np.argsort(-wanted, kind="stable") if number != 40]
+    for count in (1, 4, 20, 59, 60, 89, 0):
+        found = index.like(index.paths[40], count)
+        assert [item.position for item in found.items] == order[: count or None]
+        assert found.total == 89
+
+
 def test_kept_features_put_the_best_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searching, "REORDERED", 30)
+    monkeypatch.setattr("imsvd.index.likeness.REORDERED", 30)
     index = made_up_index(tmp_path / "a.index", rows(200, features=16))
     features = index.features()
     assert features is not None

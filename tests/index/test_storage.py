@@ -262,3 +262,24 @@ def test_names_are_kept(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=message):
             index.name(unit, name)
     assert ROOT.folder == "/photos"
+
+
+def test_files_that_stay_open_are_still_missed_and_a_truncated_one_is_refused(
+    tmp_path: Path,
+) -> None:
+    index = made_up_index(tmp_path / "a.index", rows(5000), rows(50, first=5000, seed=1))
+    opened = index.segments
+    add(index, rows(1, first=6000, seed=2))
+    assert index.segments[0] is opened[0]  # opening it again would take longer than adding
+    assert len(index) == 5051
+    file = opened[0].path
+    content = file.read_bytes()
+    file.unlink()
+    with pytest.raises(InputError, match=f"{file.name} is missing"):
+        index.remove("/photos/05001.jpg")
+    file.write_bytes(content[:-1])
+    with pytest.raises(InputError, match="truncated"):
+        index.refresh()
+    file.write_bytes(content)
+    assert index.remove("/photos/05001.jpg", "/photos/00001.jpg") == 2
+    assert len(index.segments[0]) == 4999

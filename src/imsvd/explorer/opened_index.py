@@ -20,8 +20,9 @@ from imsvd.explorer.explained_run import NotFoundError
 from imsvd.explorer.pictures import as_jpeg
 from imsvd.explorer.recent import Recent
 from imsvd.index import Index
+from imsvd.index.likeness import example_at
 from imsvd.index.query import parse
-from imsvd.index.searching import Ranking, example_at, find, matches, rank, vocabulary
+from imsvd.index.searching import Ranking, find, matches, rank, vocabulary
 from imsvd.index.sheets import path_list
 from imsvd.index.storage import MANIFEST
 

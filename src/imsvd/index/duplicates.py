@@ -8,8 +8,8 @@ are copies of a common third one are in one group.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,11 +20,9 @@ from imsvd.errors import InputError
 from imsvd.evaluation.features import BATCH_SIZE, center_crop
 from imsvd.index.calibration import candidate_distance, cosine_threshold, distance_threshold
 from imsvd.index.close_codes import Pairs, close_pairs, make_plan
+from imsvd.index.contents import Contents, IndexedImage
 from imsvd.index.query import parse
-from imsvd.index.searching import find, to_pandas, vocabulary
-
-if TYPE_CHECKING:
-    from imsvd.index.index import Index, IndexedImage
+from imsvd.index.searching import data_frame, find, vocabulary
 
 _CHUNK = 8192
 MOST_PAIRS = 2**20
@@ -77,13 +75,14 @@ class Duplicates:
 
     def to_pandas(self) -> Any:
         """Return all copies as a pandas data frame."""
-        return to_pandas([copy for group in self.groups for copy in group], Copy)
+        copies = (asdict(copy) for group in self.groups for copy in group)
+        return data_frame(copies, Copy.__dataclass_fields__)
 
 
 class _Images:
     """The images of one or two indexes, numbered through."""
 
-    def __init__(self, indexes: Sequence[Index]) -> None:
+    def __init__(self, indexes: Sequence[Contents]) -> None:
         self.indexes = indexes
         self.starts = np.cumsum([0, *map(len, indexes)])
         self.codes = np.concatenate([index.codes() for index in indexes])
@@ -127,8 +126,8 @@ def _of_length_one(features: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def duplicates(
-    index: Index,
-    other: Index | None = None,
+    index: Contents,
+    other: Contents | None = None,
     *,
     between: tuple[str, str] | None = None,
     within: int | None = None,
@@ -178,7 +177,7 @@ def duplicates(
 
 
 def _sides(
-    index: Index, other: Index | None, between: tuple[str, str] | None
+    index: Contents, other: Contents | None, between: tuple[str, str] | None
 ) -> NDArray[np.int8] | None:
     """Return to which of two sets each image belongs, -1 for none; None if there is one set."""
     if other is not None:

@@ -18,12 +18,14 @@ The facet `root` says to which folder or dataset a name is relative; the manifes
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -192,7 +194,7 @@ class Segment:
         self.count = _whole_number(metadata.get("images"))
         self.id, self.encoder = metadata.get("id"), metadata.get("encoder")
         needed = [planes_needed(number) for number in units]
-        self._starts = np.cumsum([0, *needed])
+        self._starts = [0, *itertools.accumulate(needed)]
         self.removed = np.empty(0, dtype=np.int64) if removed is None else removed
         self.live: NDArray[np.int64] | None = None
         if len(self.removed):
@@ -202,7 +204,7 @@ class Segment:
     def _check(self) -> None:
         octets = -(-self.count // 8)
         wanted: dict[str, tuple[int, ...]] = {
-            "codes": (int(self._starts[-1]), octets),
+            "codes": (self._starts[-1], octets),
             "confidences": (LEVEL_PLANES * len(self.units), octets),
             "hashes": (self.count, HASH_BYTES),
             "sizes": (self.count,),
@@ -224,6 +226,12 @@ class Segment:
     def living(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the rows of `values` (count, …) that belong to images that count."""
         return values if self.live is None else values[self.live]
+
+    def counting(self) -> Bytes:
+        """Return the images that count as a set, (ceil(count / 8),)."""
+        rows = np.ones(self.count, dtype=np.uint8)
+        rows[self.removed] = 0
+        return np.packbits(rows, bitorder="little")
 
     def unit_planes(self, variable: int) -> Bytes:
         """Return the bit planes of a variable."""
@@ -327,7 +335,7 @@ class Segment:
         first = LEVEL_PLANES * np.arange(len(self.units))
         facets = {name: self.facet_planes(name) for name in self.facet_names}
         return Facts(
-            self._numbers("codes", row, self._starts[:-1]),
+            self._numbers("codes", row, np.array(self._starts[:-1])),
             self._numbers("confidences", row, first),
             {name: number_at(planes, row) for name, planes in facets.items() if planes is not None},
         )
@@ -372,7 +380,8 @@ def _map(path: Path, size: int) -> tuple[dict[str, NDArray[Any]], dict[str, str]
                 f"{path} has {found:,} bytes, but its index says {size:,}: it is truncated or from elsewhere; "
                 "restore it from a copy or build the index again."
             )
-        content = np.memmap(path, dtype=np.uint8, mode="r")
+        with path.open("rb") as file:
+            content = np.frombuffer(mmap(file.fileno(), 0, access=ACCESS_READ), dtype=np.uint8)
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:
@@ -394,7 +403,7 @@ def _tensor(content: NDArray[np.uint8], base: int, entry: Mapping[str, Any]) -> 
     start, stop = entry["data_offsets"]
     if not 0 <= start <= stop <= len(content) - base:
         raise ValueError("outside the file")
-    view = content[base + start : base + stop].view(np.ndarray)
+    view = content[base + start : base + stop]
     if (base + start) % np.dtype(_DTYPES[entry["dtype"]]).itemsize:
         view = view.copy()
     return view.view(_DTYPES[entry["dtype"]]).reshape(entry["shape"])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from PIL import Image, ImageDraw
 
@@ -13,9 +12,7 @@ from imsvd.datasets import UnreadableImage
 from imsvd.datasets.layouts import is_image_name
 from imsvd.errors import InputError
 from imsvd.files import write_atomically
-
-if TYPE_CHECKING:
-    from imsvd.index.index import Index, IndexedImage
+from imsvd.index.contents import Contents, IndexedImage
 
 SIDE = 160
 COLUMNS = 6
@@ -26,7 +23,7 @@ _LETTERS = 25
 
 
 def contact_sheet(
-    index: Index, pictures: Sequence[tuple[int, Sequence[str]]], path: str | Path
+    index: Contents, pictures: Sequence[tuple[int, Sequence[str]]], path: str | Path
 ) -> None:
     """Write a PNG file with images of an index and lines of text below each of them.
 
@@ -55,7 +52,7 @@ def contact_sheet(
     write_atomically(Path(path), content.getvalue())
 
 
-def _thumbnail(index: Index, position: int) -> Image.Image:
+def _thumbnail(index: Contents, position: int) -> Image.Image:
     try:
         picture = Image.fromarray(index.read(position).permute(1, 2, 0).numpy())
     except UnreadableImage as error:
@@ -67,7 +64,7 @@ def _thumbnail(index: Index, position: int) -> Image.Image:
     return picture.resize((width, height), Image.Resampling.LANCZOS)
 
 
-def write_paths(index: Index, positions: Sequence[int], path: str | Path) -> None:
+def write_paths(index: Contents, positions: Sequence[int], path: str | Path) -> None:
     """Write the paths of images to a text file that `imsvd` reads as DATA."""
     if Path(path).suffix.lower() not in (".txt", ".lst"):
         raise InputError(f"{path} must end in .txt or .lst, so that imsvd can read it as DATA.")
@@ -76,7 +73,7 @@ def write_paths(index: Index, positions: Sequence[int], path: str | Path) -> Non
     write_atomically(Path(path), path_list(index, positions))
 
 
-def path_list(index: Index, positions: Sequence[int]) -> bytes:
+def path_list(index: Contents, positions: Sequence[int]) -> bytes:
     """Return the paths of images as the content of a list that `imsvd` reads as DATA."""
     return b"".join(_line_of(index.image(position)) for position in positions)
 

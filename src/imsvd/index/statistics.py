@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,9 @@ from rich.console import Console
 
 from imsvd.datasets import UnreadableImage
 from imsvd.errors import InputError
+from imsvd.index.contents import Contents
 from imsvd.index.query import parse
-from imsvd.index.searching import find, vocabulary
+from imsvd.index.searching import data_frame, find, vocabulary
 from imsvd.population import (
     Coverage,
     Drift,
@@ -36,9 +37,6 @@ from imsvd.population.drift import LEVEL
 from imsvd.population.homogeneity import PERMUTATIONS
 from imsvd.population.outliers import Surprise
 from imsvd.progress import progress_bar
-
-if TYPE_CHECKING:
-    from imsvd.index.index import Index
 
 APPEARANCES = 2000
 """Images of each set whose appearance is measured."""
@@ -75,7 +73,7 @@ class RareImages:
 
     def to_pandas(self) -> Any:
         """Return a data frame, one row per image."""
-        return data_frame(asdict(item) for item in self.items)
+        return data_frame(map(asdict, self.items), RareImage.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ class Plan:
 
     def to_pandas(self) -> Any:
         """Return a data frame, one row per image."""
-        return data_frame(asdict(item) for item in self.items)
+        return data_frame(map(asdict, self.items), Choice.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ class IndexDrift:
     """
 
     found: Drift
-    indexes: tuple[Index, Index]
+    indexes: tuple[Contents, Contents]
     note: str
 
     def rows(self) -> list[dict[str, Any]]:
@@ -167,21 +165,12 @@ class IndexDrift:
         return data_frame(self.rows())
 
 
-def data_frame(rows: Iterable[dict[str, Any]]) -> Any:
-    """Return rows as a pandas data frame."""
-    try:
-        import pandas  # noqa: PLC0415 - optional
-    except ImportError:
-        raise InputError("to_pandas() needs pandas; run pip install pandas.") from None
-    return pandas.DataFrame(list(rows))
-
-
 def named(unit: str, names: dict[str, str]) -> str:
     """Return a unit such as 12.3 with its name, if it has one."""
     return f"{unit} {names[unit]}" if unit in names else unit
 
 
-def outliers(index: Index, count: int = 100, console: Console | None = None) -> RareImages:
+def outliers(index: Contents, count: int = 100, console: Console | None = None) -> RareImages:
     """Return the images whose units are jointly rarest, see `imsvd.population.outliers`."""
     if count < 1:
         raise InputError(f"count = {count}: choose at least 1.")
@@ -211,7 +200,7 @@ def _reason(surprise: Surprise, names: dict[str, str]) -> str:
     return f"{unit}: {share} of images with {parent}"
 
 
-def coverage(index: Index, level: float = LEVEL, console: Console | None = None) -> Gaps:
+def coverage(index: Contents, level: float = LEVEL, console: Console | None = None) -> Gaps:
     """Return units and pairs that are missing or crowded, see `imsvd.population.coverage`."""
     with _Bar(console, "pairs of variables") as progress:
         found = measure_coverage(index.codes(), index.units, level=level, progress=progress)
@@ -219,7 +208,7 @@ def coverage(index: Index, level: float = LEVEL, console: Console | None = None)
 
 
 def select(
-    index: Index,
+    index: Contents,
     count: int,
     *,
     labeled: Sequence[str | Path] = (),
@@ -250,8 +239,8 @@ def select(
 
 
 def drift(  # noqa: PLR0913 - independent options
-    first: Index,
-    second: Index,
+    first: Contents,
+    second: Contents,
     *,
     level: float = LEVEL,
     permutations: int = PERMUTATIONS,
@@ -299,7 +288,7 @@ def drift(  # noqa: PLR0913 - independent options
     return IndexDrift(_placed(found, chosen[0], chosen[1]), (first, second), note)
 
 
-def _asked_for(index: Index, query: str) -> NDArray[np.int64]:
+def _asked_for(index: Contents, query: str) -> NDArray[np.int64]:
     """Return the positions of the images that a query asks for, all if it is empty."""
     if not query.strip():
         return np.arange(len(index))
@@ -329,7 +318,7 @@ def _placed(found: Drift, first: NDArray[np.int64], second: NDArray[np.int64]) -
 
 
 def _looks(
-    index: Index,
+    index: Contents,
     chosen: NDArray[np.int64],
     count: int,
     seed: int,

@@ -17,10 +17,11 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,6 +112,10 @@ class Snapshot(NamedTuple):
     manifest: Manifest
     segments: tuple[Segment, ...]
 
+    def opened(self) -> dict[SegmentEntry, Segment]:
+        """Return the segments by their entries."""
+        return dict(zip(self.manifest.segments, self.segments, strict=True))
+
 
 def read_manifest(folder: Path) -> Manifest:
     """Return the manifest of an index."""
@@ -150,14 +155,15 @@ def _checksum(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def read_snapshot(folder: Path) -> Snapshot:
-    """Open the manifest and all its segments."""
+def read_snapshot(folder: Path, known: Snapshot | None = None) -> Snapshot:
+    """Open the manifest and all its segments; files never change, so those of `known` stay open."""
+    opened = {} if known is None else known.opened()
     while True:
         manifest = read_manifest(folder)
         try:
             return Snapshot(
                 manifest,
-                tuple(open_segment(folder, entry, manifest) for entry in manifest.segments),
+                tuple(open_segment(folder, entry, manifest, opened) for entry in manifest.segments),
             )
         except FileNotFoundError as error:
             # A change since then may have deleted the file; its manifest names another.
@@ -167,10 +173,18 @@ def read_snapshot(folder: Path) -> Snapshot:
                 ) from error
 
 
-def open_segment(folder: Path, entry: SegmentEntry, manifest: Manifest) -> Segment:
-    """Map a segment after comparing size and header with the manifest."""
-    removed = None if entry.removed is None else _read_removed(folder, entry.removed)
+def open_segment(
+    folder: Path,
+    entry: SegmentEntry,
+    manifest: Manifest,
+    opened: Mapping[SegmentEntry, Segment] = MappingProxyType({}),
+) -> Segment:
+    """Map a segment after comparing size and header with the manifest, unless it is `opened` already."""
     path = folder / entry.file
+    known = opened.get(entry)
+    if known is not None and path.stat().st_size == entry.bytes:
+        return known
+    removed = None if entry.removed is None else _read_removed(folder, entry.removed)
     if entry.bytes <= HASHED_ON_OPENING:
         _check_hash(path, entry)
     segment = Segment(path, manifest.units, entry.bytes, removed)
@@ -246,14 +260,14 @@ class Change:
 
     folder: Path
     manifest: Manifest
-    segments: tuple[Segment, ...]
-    """Those of the index before the change."""
+    before: Snapshot
+    """The index before the change."""
 
     def removing(self, positions: NDArray[np.int64]) -> Change:
         """Remove the images at `positions`, which count all images of the index before the change."""
         entries, next_file = list(self.manifest.segments), self.manifest.next_file
         start = 0
-        for number, segment in enumerate(self.segments):
+        for number, segment in enumerate(self.before.segments):
             stop = start + len(segment)
             inside = positions[(positions >= start) & (positions < stop)] - start
             start = stop
@@ -273,8 +287,11 @@ class Change:
         entries, next_file = list(self.manifest.segments), self.manifest.next_file
         parts = [rows]
         if entries and entries[-1].images < TAIL_IMAGES:
-            parts.insert(0, open_segment(self.folder, entries.pop(), self.manifest).rows())
+            parts.insert(0, self._open(entries.pop()).rows())
         return self._with(entries, next_file)._appending(join(parts))._merged()
+
+    def _open(self, entry: SegmentEntry) -> Segment:
+        return open_segment(self.folder, entry, self.manifest, self.before.opened())
 
     def changing(self, **fields: Any) -> Change:
         """Change other entries of the manifest."""
@@ -304,7 +321,7 @@ class Change:
                 kept = [*change.manifest.segments, entry]
                 change = change._with(kept, change.manifest.next_file)
                 continue
-            waiting.append(open_segment(self.folder, entry, self.manifest).rows())
+            waiting.append(self._open(entry).rows())
             if sum(map(len, waiting)) >= SEGMENT_IMAGES:
                 joined = join(waiting)
                 change = change._appending(joined.chosen(np.arange(SEGMENT_IMAGES)))
@@ -332,14 +349,20 @@ def _write(folder: Path, name: str, content: bytes) -> FileEntry:
     return FileEntry(file=name, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
-def apply(folder: Path, change: Callable[[Change], Change]) -> None:
-    """Change an index: the last step replaces the manifest."""
+def apply(
+    folder: Path, change: Callable[[Change], Change], known: Snapshot | None = None
+) -> Snapshot:
+    """Change an index, of which `known` is an earlier state; return what it is then.
+
+    The last step replaces the manifest.
+    """
     with locked(folder):
-        before = read_snapshot(folder)
-        after = change(Change(folder, *before)).manifest
+        before = read_snapshot(folder, known)
+        after = change(Change(folder, before.manifest, before)).manifest
         if after != before.manifest:
             write_manifest(folder, after)
         remove_unnamed(folder, after)
+        return read_snapshot(folder, before)
 
 
 def remove_unnamed(folder: Path, manifest: Manifest) -> None:
