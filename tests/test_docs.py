@@ -34,6 +34,10 @@ def test_a_method_has_a_page_and_a_true_row_in_the_table(method: str) -> None:
     assert line in table.splitlines()
 
 
+def test_the_readme_counts_the_methods() -> None:
+    assert f"with {len(METHODS)} methods under one engine" in (ROOT / "README.md").read_text()
+
+
 def test_settings_that_pages_name_exist() -> None:
     known = {*setting_keys()}
     groups = {key.partition(".")[0] for key in known if "." in key}

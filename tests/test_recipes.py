@@ -172,6 +172,14 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "npid": {"method.projector": (128,), "method.bank_momentum": 0.5, "method.temperature": 0.07},
     "la": {"method.projector": (128,), "method.temperature": 0.07},
     "pcl": {"method.clusters": (25_000, 50_000, 100_000), "method.temperature": 0.2},
+    "lejepa": {"method.regularization_weight": 0.05, "method.num_slices": 1024}
+    | {"method.integration_points": 17, "method.integration_limit": 5}
+    | {"optimizer.name": "adamw", "optimizer.lr": 5e-4, "optimizer.weight_decay": 5e-4},
+    "visreg": {"method.regularization_weight": 0.9, "method.num_slices": 4096}
+    | {"method.projector": (2048, 2048, 256), "optimizer.name": "adamw", "optimizer.lr": 9e-4},
+    "sem": {"method.variables": 4500, "method.units": 21, "method.temperature": 0.872}
+    | {"method.target_temperature": 0.159, "method.projector": (4096, 256)}
+    | {"optimizer.name": "lars", "optimizer.lr": 0.45, "training.batch_size": 4096},
 }
 """ResNet-50 on ImageNet, as the authors of each method have it; learning rates are for 256 images."""
 
@@ -186,6 +194,8 @@ SHORT_CIFAR: dict[str, dict[str, Any]] = {
     "moco_v2": {"optimizer.name": "sgd", "optimizer.lr": 0.3, "method.queue_length": 32768},
     "simsiam": {"optimizer.name": "sgd", "optimizer.lr": 0.5, "optimizer.weight_decay": 1e-5},
     "swav": {"optimizer.name": "lars", "optimizer.lr": 0.6, "optimizer.weight_decay": 1e-6},
+    "sem": {"optimizer.name": "lars", "optimizer.lr": 1.0, "optimizer.weight_decay": 1e-5}
+    | {"method.variables": 5000, "method.units": 13},
 }
 """ResNet-18 on CIFAR-10, batches of 256, ten epochs of warm-up: known to work."""
 

@@ -166,6 +166,22 @@ FAULTS = (
         "pcl",
     ),
     Fault(
+        "the frequencies of an integral are made on the host",
+        "losses/lejepa.py",
+        "torch.arange(points // 2 + 1, dtype=like.dtype, device=like.device)",
+        "torch.arange(points // 2 + 1, dtype=like.dtype)",
+        STEPS,
+        "lejepa",
+    ),
+    Fault(
+        "the seed of random directions is read from the device at every step",
+        "methods/slicing.py",
+        "if self._step is None:",
+        "if self.steps is not None:",
+        STEPS,
+        "visreg",
+    ),
+    Fault(
         "the prototypes of SwAV are frozen by a number of the host",
         "methods/swav.py",
         "(self.steps >= self.freeze_steps) * (self.prototypes - constant)",

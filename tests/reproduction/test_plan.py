@@ -212,6 +212,8 @@ def test_counts_are_those_of_the_papers_network() -> None:
     assert counted.momentum == 0
     byol = sizes(recipe("imagenet", "byol"))
     assert byol.momentum == byol.backbone + perceptron(2048, 4096, 256)
+    # Their encoders differ in nothing: backbone and code head.
+    assert byol.encoder == sizes(recipe("imagenet", "sem")).encoder < counted.encoder
 
 
 def test_bytes_are_those_of_real_files(trained: Path) -> None:

@@ -4,6 +4,7 @@ The statistics take this rank's `(batch, width)` values and return what one proc
 batch would; gradients follow the convention of `imsvd.distributed`.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -56,6 +57,15 @@ def checked_pair(loss: str, first: Tensor, second: Tensor, least: int = 1) -> tu
         enough = f" of at least {least} samples" if least > 1 else ""
         raise InputError(f"{loss} needs two equal (batch, width) embeddings{enough}, got {shapes}.")
     return at_least_float32(first), at_least_float32(second)
+
+
+def checked_views(loss: str, views: Sequence[Tensor], least: int = 1) -> list[Tensor]:
+    """Return two or more `(batch, width)` embeddings of equal shape like `checked_pair`, or raise."""
+    for view in views[1:]:
+        checked_pair(loss, views[0], view, least)
+    if len(views) < 2:
+        raise InputError(f"{loss} needs the embeddings of two or more views, got {len(views)}.")
+    return [at_least_float32(view) for view in views]
 
 
 def mean_cosine(prediction: Tensor, target: Tensor) -> Tensor:

@@ -25,6 +25,9 @@ _CLASSES = {
     "pcl": "PCL",
     "swav": "SwAV",
     "dissl": "DISSL",
+    "lejepa": "LeJEPA",
+    "visreg": "VISReg",
+    "sem": "SEM",
 }
 """Name of every method, which is also the name of its module, and its class there.
 

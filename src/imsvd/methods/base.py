@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from imsvd.information import dead_units, one_hotness, soft_discretize
 from imsvd.losses.base import LossOutput
 from imsvd.networks import Last, feature_width, projector
 
@@ -76,6 +77,29 @@ class Method(nn.Module, ABC):
     def summarize(self, statistics: Mapping[str, Tensor]) -> dict[str, float]:
         """Turn the averaged statistics of an epoch into named numbers."""
         return {name: float(value) for name, value in statistics.items()}
+
+
+class DiscreteMethod(Method):
+    """A method whose embedding is the logits of discrete variables; `units` are those of each."""
+
+    units: tuple[int, ...]
+
+    def statistics(self, embedding: Tensor) -> dict[str, Tensor]:
+        """Return how discrete the codes are and how evenly the units are used."""
+        probabilities = soft_discretize(embedding, self.units)
+        return {
+            "share_above_0.9": one_hotness(probabilities, self.units, 0.9),
+            "share_above_0.99": one_hotness(probabilities, self.units, 0.99),
+            "marginals": probabilities.mean(dim=0),
+        }
+
+    def summarize(self, statistics: Mapping[str, Tensor]) -> dict[str, float]:
+        """Replace the epoch's average marginals by the number of dead units."""
+        return {
+            "share_above_0.9": float(statistics["share_above_0.9"]),
+            "share_above_0.99": float(statistics["share_above_0.99"]),
+            "dead_units": float(dead_units(statistics["marginals"], self.units)),
+        }
 
 
 def mean_output(

@@ -62,16 +62,13 @@ class BYOL(ProjectedMethod):
         self.loss = BYOLLoss()
 
     def forward(self, views: Sequence[Tensor], samples: Tensor) -> MethodOutput:
-        """Compute the loss; the two directions of a pair of views are added, as in the paper."""
+        """Compute the loss of all predictions."""
         del samples
         features, embeddings = self.project(views)
         predictions = [self.predictor(embedding) for embedding in embeddings]
         with torch.no_grad():
             targets = [self.target(view) for view in views[:2]]
-        pairs = prediction_pairs(len(views))
-        outputs = [self.loss(predictions[view], targets[target]) for view, target in pairs]
-        mean = mean_output(outputs, features, predictions)
-        return mean._replace(loss=2 * mean.loss)
+        return bootstrap(self.loss, predictions, targets, features)
 
     def after_step(self, progress: float) -> None:
         """Move the target toward the online network, ever more slowly."""
@@ -81,7 +78,32 @@ class BYOL(ProjectedMethod):
     def bounds(self, batch_size: int) -> dict[str, dict[str, float]]:
         """Return the values of exact predictions and of unrelated ones."""
         del batch_size
-        return {
-            "ideal": {"cosine": 1.0, "total": 0.0},
-            "unrelated": {"cosine": 0.0, "total": 4.0},
-        }
+        return bootstrap_bounds()
+
+
+def bootstrap(
+    loss: BYOLLoss,
+    predictions: Sequence[Tensor],
+    targets: Sequence[Tensor],
+    features: Sequence[Tensor],
+) -> MethodOutput:
+    """Let every view predict the large ones; the two directions of a pair are added, as in the paper.
+
+    Args:
+        loss: of one direction.
+        predictions: `(batch, width)` of every view.
+        targets: `(batch, width)` of the two large views, by the momentum network.
+        features: of the backbone, of every view.
+    """
+    pairs = prediction_pairs(len(predictions))
+    outputs = [loss(predictions[view], targets[target]) for view, target in pairs]
+    mean = mean_output(outputs, features, predictions)
+    return mean._replace(loss=2 * mean.loss)
+
+
+def bootstrap_bounds() -> dict[str, dict[str, float]]:
+    """Return the values of exact predictions and of unrelated ones."""
+    return {
+        "ideal": {"cosine": 1.0, "total": 0.0},
+        "unrelated": {"cosine": 0.0, "total": 4.0},
+    }

@@ -7,10 +7,10 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from imsvd.information import dead_units, one_hotness, resolve_units, soft_discretize
+from imsvd.information import resolve_units
 from imsvd.losses.imsvd import IMSVDLoss
-from imsvd.methods.base import PairwiseMethod
-from imsvd.methods.settings import CodeHead, MethodSettings, layer_widths
+from imsvd.methods.base import DiscreteMethod, PairwiseMethod
+from imsvd.methods.settings import DISCRETE_LABELS, CodeHead, MethodSettings, layer_widths
 
 COOLING = 0.9
 """Share of the training in which the temperature falls."""
@@ -56,10 +56,8 @@ class IMSVDSettings(MethodSettings):
         "invariance": "TI",
         "diagonal_entropy": "DE",
         "off_diagonal_entropy": "OE",
-        "share_above_0.9": ">0.9",
-        "share_above_0.99": ">0.99",
-        "dead_units": "dead",
         "batch_limit": "limit",
+        **DISCRETE_LABELS,
     }
 
     @model_validator(mode="after")
@@ -90,7 +88,7 @@ class IMSVDSettings(MethodSettings):
         return self.replace(projector=[*hidden, sum(units)], units=kept)
 
 
-class IMSVD(PairwiseMethod):
+class IMSVD(PairwiseMethod, DiscreteMethod):
     """Two views through one network, softly discretized and tied by information.
 
     Where `final_temperature` is below 1, the logits are divided by a temperature that falls
@@ -139,20 +137,3 @@ class IMSVD(PairwiseMethod):
         """Return the ideal, uniform and collapsed values and the limit of a batch."""
         bounds = self.loss.bounds(batch_size, self.width)
         return {name: dict(row._asdict()) for name, row in bounds._asdict().items()}
-
-    def statistics(self, embedding: Tensor) -> dict[str, Tensor]:
-        """Return how discrete the codes are and how evenly the units are used."""
-        probabilities = soft_discretize(embedding, self.units)
-        return {
-            "share_above_0.9": one_hotness(probabilities, self.units, 0.9),
-            "share_above_0.99": one_hotness(probabilities, self.units, 0.99),
-            "marginals": probabilities.mean(dim=0),
-        }
-
-    def summarize(self, statistics: Mapping[str, Tensor]) -> dict[str, float]:
-        """Replace the epoch's average marginals by the number of dead units."""
-        return {
-            "share_above_0.9": float(statistics["share_above_0.9"]),
-            "share_above_0.99": float(statistics["share_above_0.99"]),
-            "dead_units": float(dead_units(statistics["marginals"], self.units)),
-        }

@@ -44,6 +44,14 @@ CLIPPED_LARS: Mapping[str, Any] = {
 """LARS as solo-learn configures it for CIFAR-10."""
 
 
+DISCRETE_LABELS: Mapping[str, str] = {
+    "share_above_0.9": ">0.9",
+    "share_above_0.99": ">0.99",
+    "dead_units": "dead",
+}
+"""Column titles of the statistics of methods with discrete variables."""
+
+
 class CodeHead(NamedTuple):
     """The layers an encoder keeps after training to turn features into discrete variables.
 

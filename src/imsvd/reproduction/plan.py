@@ -22,7 +22,7 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from imsvd.config import Config
-from imsvd.encoder import describe_encoder
+from imsvd.encoder import Encoder, describe_encoder
 from imsvd.grid.jobs import run_folder
 from imsvd.methods import Method, build_method
 from imsvd.networks import BackboneSettings, build_backbone
@@ -203,15 +203,15 @@ def _sizes(network: str) -> Sizes:
     method = build_on_meta(config)
     backbone = _count(method.backbone, trained=True)
     trained = _count(method, trained=True)
-    state = method.state_dict()
-    parts = ("backbone.", "projector.") if describe_encoder(config).projector else ("backbone.",)
-    encoder = {name: value for name, value in state.items() if name.startswith(parts)}
+    with torch.device("meta"):
+        encoder = Encoder(describe_encoder(config))
     return Sizes(
         backbone=backbone,
         heads=trained - backbone,
         momentum=_count(method, trained=False),
-        checkpoint=_bytes(state) + 4 * trained * OPTIMIZER_SLOTS[config.optimizer.name],
-        encoder=_bytes(encoder),
+        checkpoint=_bytes(method.state_dict())
+        + 4 * trained * OPTIMIZER_SLOTS[config.optimizer.name],
+        encoder=_bytes(encoder.state_dict()),
     )
 
 
