@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lightning_fabric import Fabric
 from rich.console import Console
 
 from imsvd.config import ComputeSettings
@@ -28,6 +27,7 @@ from imsvd.discretizing.feature_file import (
     release,
 )
 from imsvd.encoder import load, weights_key
+from imsvd.engine.fabric import Fabric
 from imsvd.errors import InputError, Interrupted
 from imsvd.views import cifar_views
 from tests import gloo

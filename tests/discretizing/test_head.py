@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lightning_fabric import Fabric
 from rich.console import Console
 
 from imsvd.config import Config, override
@@ -18,6 +17,7 @@ from imsvd.discretizing.feature_file import Half
 from imsvd.discretizing.head import HeadTraining, admit_neighbors, choose_pairs, split_rows
 from imsvd.discretizing.run import configure, set_length
 from imsvd.encoder import load
+from imsvd.engine.fabric import Fabric
 from imsvd.errors import InputError, Interrupted
 from imsvd.methods.code import CODE_TEMPERATURE
 from imsvd.runs import RunFolder

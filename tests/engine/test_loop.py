@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from lightning_fabric import Fabric
 from rich.console import Console
 from torch import Tensor, nn
 
 from imsvd.checkpoints import load_newest_checkpoint, save_checkpoint, seed_step
 from imsvd.distributed import rank
+from imsvd.engine.fabric import Fabric
 from imsvd.engine.loop import StopRequest, Training, TrainingPlan
 from imsvd.errors import InputError, Interrupted
 from tests import gloo

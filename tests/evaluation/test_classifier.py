@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from imsvd.checkpoints import load_newest_checkpoint
@@ -16,6 +15,7 @@ from imsvd.datasets import ShapesSource, Subset, open_source
 from imsvd.datasets.decoding import UnreadableImage
 from imsvd.distributed import rank
 from imsvd.encoder import describe_encoder, load
+from imsvd.engine.fabric import Fabric
 from imsvd.errors import InputError, Interrupted
 from imsvd.evaluation.classification import ClassificationSettings, checked_splits
 from imsvd.evaluation.classifier import (

@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import torch
-from lightning_fabric import Fabric
 from safetensors import safe_open
 from torch import Tensor
 
 from imsvd import cli
+from imsvd.engine.fabric import Fabric
 from imsvd.methods import METHODS
 
 RECORDED = Path(__file__).parent / "recorded.json"

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
 from PIL import Image
 from rich.console import Console
 from torch import Tensor, nn
@@ -33,6 +32,7 @@ from imsvd.bench.loss import FORMS
 from imsvd.bench.views import lightly_view
 from imsvd.config import Config, override
 from imsvd.engine.batches import EpochOrder, MemoryBatches
+from imsvd.engine.fabric import Fabric
 from imsvd.engine.hardware import keep_freed_memory
 from imsvd.errors import InputError
 from imsvd.methods import build_method

@@ -25,7 +25,7 @@ from imsvd.views import keyed_uniforms
 
 SAMPLE = 8192
 """Most images that the covariances are taken from."""
-CHUNK = 1024
+CHUNK = 256
 """Images that are read at a time."""
 SHRINKAGE = 0.1
 """Share of W's mean variance that is added to every direction: few images miss some of them."""
@@ -86,13 +86,13 @@ def lasting_directions(features: Half, rows: Rows, most: int, seed: int) -> Feat
     mean, total, within = _covariances(features, sample)
     width = len(mean)
     # The smallest number only matters where all views are equal.
-    added = SHRINKAGE * within.diagonal().mean() + torch.finfo(torch.float32).tiny
-    within += added * torch.eye(width, dtype=within.dtype)
+    within.diagonal().add_(SHRINKAGE * within.diagonal().mean() + torch.finfo(torch.float32).tiny)
     lower = torch.linalg.cholesky(within)
     # T v = s W v with W = LLᵀ is the ordinary problem of L⁻¹ T L⁻ᵀ.
-    half = torch.linalg.solve_triangular(lower, total, upper=False)
-    inner = torch.linalg.solve_triangular(lower, half.T, upper=False)
-    ratios, vectors = torch.linalg.eigh((inner + inner.T) / 2)
+    total = torch.linalg.solve_triangular(lower, total, upper=False)
+    total = torch.linalg.solve_triangular(lower, total.T, upper=False)
+    del within  # of a wide encoder, each of these takes as much memory as a batch
+    ratios, vectors = torch.linalg.eigh(total)
     count = min(most, width, max(1, len(sample) - 1))
     ratios, vectors = ratios[-count:].flip(0), vectors[:, -count:].flip(1)
     matrix = torch.linalg.solve_triangular(lower.T, vectors, upper=True)
@@ -114,8 +114,8 @@ def _covariances(features: Half, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
         plain -= shift  # squares of small numbers keep their digits
         summed += plain.double().sum(0)
         total += (plain.T @ plain).double()
-        centered = torch.stack(views)
-        centered = (centered - centered.mean(0)).flatten(0, 1)
+        stacked = torch.stack(views)
+        centered = stacked.sub_(stacked.mean(0)).flatten(0, 1)
         within += (centered.T @ centered).double()
     mean = summed / len(rows)
     total = total / len(rows) - torch.outer(mean, mean)

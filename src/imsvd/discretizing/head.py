@@ -161,9 +161,9 @@ class HeadTraining(MethodTraining[FeaturePair]):
         record["health"].pop("share_above_0.99", None)  # leaves room for what follows
         if len(self.held_out):
             units = self.config.method.code_head.units
-            record["health"] |= measure_codes(
-                self._saved_head(), self.features, self.held_out, units
-            )
+            found = measure_codes(self._saved_head(), self.features, self.held_out, units)
+            record["health"] |= {name: found.pop(name) for name in LABELS}
+            record["lasting"] = found
 
     def _head_state(self) -> dict[str, Tensor]:
         """Return the weights of the head, in a form that reads features as the encoder gives them."""

@@ -10,7 +10,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from lightning_fabric import Fabric
 from rich.console import Console
 
 from imsvd.config import Config, override, parse_config
@@ -35,6 +34,7 @@ from imsvd.encoder import (
     weights_key,
 )
 from imsvd.engine.batches import EpochOrder
+from imsvd.engine.fabric import Fabric
 from imsvd.engine.hardware import launch
 from imsvd.engine.loop import shared_quarantine
 from imsvd.errors import InputError
@@ -239,9 +239,9 @@ def choose_by_trials(
         trial = RunFolder(folder / key / f"{size.variables}x{size.units}")
         train_head(shortened(size), shared, trial, Console(quiet=True))
         barrier()  # the first rank writes the metrics
-        health = trial.metrics()[-1]["health"]
+        lasting = trial.metrics()[-1]["lasting"]
         bar.advance(task)
-        return Trial(size, health["surviving_nats"], health["repeated_nats"])
+        return Trial(size, lasting["surviving_nats"], lasting["repeated_nats"])
 
     folder = run.path / "capacity"
     key = trials_key(shortened(sizes[0]), image_key(shared.source))

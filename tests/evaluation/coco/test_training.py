@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from lightning_fabric import Fabric
 from rich.console import Console
 from torch import Tensor
 
 from imsvd.checkpoints import load_newest_checkpoint
+from imsvd.engine.fabric import Fabric
 from imsvd.engine.loop import StopRequest
 from imsvd.errors import InputError, Interrupted
 from imsvd.evaluation.coco import DetectionSettings, open_coco, run_coco
