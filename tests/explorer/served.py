@@ -5,23 +5,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import uvicorn
 from fastapi import FastAPI
 
-from imsvd.explorer.serving import listen
+from imsvd.explorer.serving import listen, server
 
 
 @contextmanager
 def served(app: FastAPI) -> Iterator[int]:
     """Serve `app` from a thread on 127.0.0.1 and yield the port."""
     with listen("127.0.0.1", 0) as opened:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="critical", ws="none"))
-        thread = threading.Thread(target=server.run, args=([opened],), daemon=True)
+        made = server(app)
+        thread = threading.Thread(target=made.run, args=([opened],), daemon=True)
         thread.start()
         until = time.monotonic() + 20
-        while not server.started and time.monotonic() < until:
+        while not made.started and time.monotonic() < until:
             time.sleep(0.01)
-        assert server.started
+        assert made.started
         yield int(opened.getsockname()[1])
-        server.should_exit = True
+        made.should_exit = True
         thread.join(10)

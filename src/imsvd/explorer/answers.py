@@ -6,9 +6,32 @@ import json
 from typing import Any
 
 from fastapi import HTTPException, Request
+from pydantic import BaseModel
 from starlette.responses import Response
 
 _YEAR = 365 * 24 * 3600
+
+
+class Problem(BaseModel):
+    """An error, in one sentence."""
+
+    error: str
+
+
+# For the description of the API (OpenAPI).
+PROBLEMS: dict[int | str, dict[str, Any]] = {"4XX": {"model": Problem}, 503: {"model": Problem}}
+PICTURE: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"image/jpeg": {}}, "description": "A JPEG."},
+    304: {"description": "The browser has it."},
+}
+PATHS: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/plain": {}}, "description": "Paths, one in each line."}
+}
+
+
+def takes(kind: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """Describe the body of a request that the route itself reads."""
+    return {"requestBody": {"required": True, "content": {kind: {"schema": schema}}}}
 
 
 def answer(record: dict[str, Any]) -> Response:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Annotated
 
+from anyio import to_thread
 from fastapi import APIRouter, FastAPI, HTTPException, Path, Query, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.concurrency import run_in_threadpool
@@ -16,7 +17,16 @@ from starlette.responses import JSONResponse, Response
 
 from imsvd.errors import InputError
 from imsvd.explorer import comparison, records
-from imsvd.explorer.answers import answer, caching, is_known, jpeg, require_size
+from imsvd.explorer.answers import (
+    PICTURE,
+    PROBLEMS,
+    answer,
+    caching,
+    is_known,
+    jpeg,
+    require_size,
+    takes,
+)
 from imsvd.explorer.background import Background
 from imsvd.explorer.drift_routes import drift_routes
 from imsvd.explorer.duplicate_routes import duplicate_routes
@@ -31,12 +41,14 @@ from imsvd.index import QueryError
 STATIC = pathlib.Path(__file__).parent / "static"
 INDEX = "index.html"
 MAP_SIZES = (128, 256)
+THREADS = 8
 
 Offset = Annotated[int, Query(ge=0)]
 Count = Annotated[int, Query(ge=1, le=200)]
 NeighborCount = Annotated[int, Query(ge=1, le=100)]
 UploadName = Annotated[str, Path(pattern="^[0-9a-f]{32}$")]
 
+_TOO_LARGE = f"The file is larger than {MAX_FILE_BYTES // 1024**2} MB; scale it down first."
 _CONTENT_TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -72,13 +84,22 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        # Each thread holds the memory of one request; more threads than this would gain no time.
+        to_thread.current_default_thread_limiter().total_tokens = THREADS
         yield
         explorer.encoders.close()
         background.close()
 
-    # No built-in documentation pages: they load scripts from other servers.
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
-    app.include_router(_page_routes())
+    app = FastAPI(
+        title="imsvd explorer",
+        # No built-in documentation pages: they load scripts from other servers.
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/api/openapi.json",
+        lifespan=lifespan,
+        responses=PROBLEMS,
+    )
+    app.include_router(_page_routes(), include_in_schema=False)
     for routes in (_run_routes, _image_routes, _upload_routes, search_routes):
         app.include_router(routes(explorer))
     for long_routes in (duplicate_routes, drift_routes):
@@ -179,7 +200,7 @@ def _image_routes(explorer: Explorer) -> APIRouter:
     ) -> Response:
         return answer(await explorer.neighbors(r, i, by, count))
 
-    @router.get("/{i}/thumbnail")
+    @router.get("/{i}/thumbnail", response_class=Response, responses=PICTURE)
     def thumbnail(request: Request, r: int, i: int, size: int = 128) -> Response:
         require_size(size, THUMBNAIL_SIZES)
         headers = caching(request, explorer.run(r).key, f"{i}-{size}")
@@ -187,7 +208,7 @@ def _image_routes(explorer: Explorer) -> APIRouter:
             return Response(status_code=304, headers=headers)
         return jpeg(explorer.thumbnail(r, i, size), headers)
 
-    @router.get("/{i}/map/{m}/{d}")
+    @router.get("/{i}/map/{m}/{d}", response_class=Response, responses=PICTURE)
     async def unit_map(
         request: Request, r: int, i: int, m: int, d: int, size: int = 256
     ) -> Response:
@@ -204,10 +225,14 @@ def _upload_routes(explorer: Explorer) -> APIRouter:
     """Routes for images uploaded by the user."""
     router = APIRouter(prefix="/api")
 
-    @router.post("/runs/{r}/uploads")
+    file = {"type": "string", "format": "binary"}
+
+    @router.post("/runs/{r}/uploads", openapi_extra=takes("application/octet-stream", file))
     async def add(r: int, request: Request) -> Response:
         explorer.run(r)
-        name = await explorer.add_upload(r, await _body(request))
+        _require_image(request)
+        async with explorer.bodies.read(request, MAX_FILE_BYTES, _TOO_LARGE) as content:
+            name = await explorer.add_upload(r, content)
         return answer(await explorer.upload(r, name, "code", 12))
 
     @router.get("/runs/{r}/uploads/{name}")
@@ -216,14 +241,14 @@ def _upload_routes(explorer: Explorer) -> APIRouter:
     ) -> Response:
         return answer(await explorer.upload(r, name, by, count))
 
-    @router.get("/uploads/{name}/thumbnail")
+    @router.get("/uploads/{name}/thumbnail", response_class=Response, responses=PICTURE)
     async def thumbnail(name: UploadName, size: int = 256, run: int = 0) -> Response:
         require_size(size, THUMBNAIL_SIZES)
         square = (await explorer.prepared(run, name)).square
         content = await run_in_threadpool(lambda: as_jpeg(square.resize((size, size))))
         return jpeg(content, {"Cache-Control": "no-store"})
 
-    @router.get("/uploads/{name}/map/{r}/{m}/{d}")
+    @router.get("/uploads/{name}/map/{r}/{m}/{d}", response_class=Response, responses=PICTURE)
     async def unit_map(name: UploadName, r: int, m: int, d: int, size: int = 256) -> Response:
         require_size(size, MAP_SIZES)
         content = await explorer.upload_map(name, r, m, d, size)
@@ -232,8 +257,8 @@ def _upload_routes(explorer: Explorer) -> APIRouter:
     return router
 
 
-async def _body(request: Request) -> bytes:
-    """Read an uploaded image; one that is too large by its header is rejected unread."""
+def _require_image(request: Request) -> None:
+    """Refuse an upload that does not claim to be an image, or hides how large it is."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if not kind.startswith("image/") and kind != "application/octet-stream":
         raise HTTPException(
@@ -242,15 +267,6 @@ async def _body(request: Request) -> bytes:
     length = request.headers.get("content-length", "")
     if not (length.isascii() and length.isdigit()):
         raise HTTPException(411, "The request has no valid Content-Length.")
-    too_large = f"The file is larger than {MAX_FILE_BYTES // 1024**2} MB; scale it down first."
-    if int(length) > MAX_FILE_BYTES:
-        raise HTTPException(413, too_large)
-    content = bytearray()
-    async for chunk in request.stream():
-        content += chunk
-        if len(content) > MAX_FILE_BYTES:
-            raise HTTPException(413, too_large)
-    return bytes(content)
 
 
 def _sentence(_: Request, error: Exception) -> JSONResponse:

@@ -10,7 +10,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from imsvd.datasets.sources import printable
-from imsvd.explorer.answers import answer
+from imsvd.explorer.answers import PATHS, answer, takes
 from imsvd.explorer.background import Background, Working
 from imsvd.explorer.explorer import Explorer
 from imsvd.explorer.index_routes import listing, posted
@@ -66,10 +66,15 @@ def duplicate_routes(explorer: Explorer, background: Background) -> APIRouter:
             return answer(result.record())
         return answer(_record(explorer.index(x), result, offset, count))
 
-    @router.post("/list")
+    @router.post(
+        "/list",
+        response_class=Response,
+        responses=PATHS,
+        openapi_extra=takes("application/json", Marks.model_json_schema()),
+    )
     async def paths(x: int, request: Request) -> Response:
         index = explorer.index(x)
-        wanted = await posted(request, Marks)
+        wanted = await posted(explorer, request, Marks)
         result = found(x, wanted.first, wanted.second, wanted.within)
         if isinstance(result, Working):
             raise HTTPException(409, "The duplicates are still being searched; try again.")

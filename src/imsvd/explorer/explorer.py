@@ -16,6 +16,7 @@ from imsvd.errors import InputError
 from imsvd.evaluation.features import center_crop
 from imsvd.explanations.subject import is_of_encoder
 from imsvd.explorer import records
+from imsvd.explorer.bodies import Bodies
 from imsvd.explorer.explained_run import ExplainedRun, NotFoundError
 from imsvd.explorer.opened_index import OpenedIndex
 from imsvd.explorer.pictures import (
@@ -83,6 +84,7 @@ class Explorer:
         self.runs, self.indexes = tuple(runs), tuple(indexes)
         self.encoders = EncoderThread()
         self.uploads = Uploads()
+        self.bodies = Bodies()
         self._thumbnails = [Thumbnails(run) for run in runs]
         self._maps: dict[tuple[object, ...], bytes] = {}
 

@@ -1,7 +1,10 @@
-"""Access control: the Host header, the access token, and the origin of uploads.
+"""Access control: the Host header, the access token, and the page that a request comes from.
 
 Checking the Host header keeps other web sites out (DNS rebinding): a site can make its own name
 resolve to 127.0.0.1 and so read from this server, but the browser still sends that name.
+
+Wrong tokens are limited by address. A browser that has presented the right one keeps a random cookie in its
+place, which cannot be guessed and is never refused: guesses from its address do not lock it out.
 """
 
 from __future__ import annotations
@@ -11,13 +14,17 @@ import hmac
 import ipaddress
 import logging
 import re
+import secrets
 import socket
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from imsvd.explorer.guesses import Guesses
 
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 EVERYWHERE = frozenset({"0.0.0.0", "::"})
@@ -59,6 +66,8 @@ class Guard:
             self._names |= {name.lower() for name in (socket.gethostname(), socket.getfqdn())}
         # Browsers share cookies between ports, and two explorers may run on one machine.
         self._cookie = COOKIE if port is None else f"{COOKIE}_{port}"
+        self._cookie_value = secrets.token_urlsafe(32)
+        self._guesses = Guesses()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Reject a request or pass it on."""
@@ -68,13 +77,19 @@ class Guard:
         if scope["type"] != "http":
             return  # a WebSocket; the server refuses the handshake
         headers = Headers(scope=scope)
-        guarded = _GuardedSend(send, self._new_cookie(scope))
+        guarded = _GuardedSend(send)
         refusal = self._refusal(scope, headers)
         if refusal is not None:
             await refusal(scope, receive, guarded)
             return
+        if self._token is not None and _query_token(scope):  # which was right
+            guarded.cookie = (
+                f"{self._cookie}={self._cookie_value}; Path=/; HttpOnly; SameSite=Strict"
+            )
         try:
             await self.app(scope, receive, guarded)
+        except ClientDisconnect:
+            pass  # nobody is left to answer
         except Exception:
             _logger.exception("%s %s failed", scope["method"], scope["path"])
             if guarded.has_started:
@@ -86,12 +101,12 @@ class Guard:
     def _refusal(self, scope: Scope, headers: Headers) -> JSONResponse | None:
         if not self.accepts_host(headers.getlist("host")):
             return _error(400, "Unknown host name; open the address that `imsvd explore` printed.")
-        if self._token is not None and not self._has_token(scope, headers):
-            return _error(
-                401, "Access token required; open the full address that `imsvd explore` printed."
-            )
-        if scope["method"] not in ("GET", "HEAD") and not _is_own_page(headers):
-            return _error(403, "Uploads are accepted only from the explorer's own page.")
+        if self._token is not None and not self._has_cookie(headers):
+            refusal = self._token_refusal(scope, headers)
+            if refusal is not None:
+                return refusal
+        if not _is_own_page(headers) and not _follows_link(scope, headers):
+            return _error(403, "Requests are accepted only from the explorer's own page.")
         return None
 
     def accepts_host(self, values: list[str]) -> bool:
@@ -104,32 +119,42 @@ class Guard:
         name = (match["six"] or match["name"]).lower()
         return name in self._names or (self._host in EVERYWHERE and ip_address(name) is not None)
 
-    def _has_token(self, scope: Scope, headers: Headers) -> bool:
-        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+    def _has_cookie(self, headers: Headers) -> bool:
         cookies: SimpleCookie = SimpleCookie()
         with contextlib.suppress(CookieError):
             cookies.load(headers.get("cookie", ""))
-        cookie = cookies[self._cookie].value if self._cookie in cookies else ""
-        candidates = (bearer if scheme.lower() == "bearer" else "", cookie, _query_token(scope))
-        return any(self._is_token(candidate) for candidate in candidates)
+        return self._cookie in cookies and _are_equal(
+            cookies[self._cookie].value, self._cookie_value
+        )
 
-    def _is_token(self, candidate: str) -> bool:
-        """Compare in constant time, so that timing reveals nothing about the token."""
+    def _token_refusal(self, scope: Scope, headers: Headers) -> JSONResponse | None:
         assert self._token is not None
-        return hmac.compare_digest(candidate.encode(), self._token.encode())
-
-    def _new_cookie(self, scope: Scope) -> str | None:
-        """Return the cookie for a browser whose address has the right token."""
-        if self._token is None or not self._is_token(_query_token(scope)):
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        candidate = bearer.strip() if scheme.lower() == "bearer" else _query_token(scope)
+        if not candidate:
+            return _error(
+                401, "Access token required; open the full address that `imsvd explore` printed."
+            )
+        address = (scope.get("client") or ("", 0))[0]
+        if seconds := self._guesses.wait(address):
+            # Even the right token is refused, or else guessing could go on at full speed.
+            refusal = _error(429, f"Too many wrong access tokens; try again in {seconds} seconds.")
+            refusal.headers["Retry-After"] = str(seconds)
+            return refusal
+        if _are_equal(candidate, self._token):
             return None
-        return f"{self._cookie}={self._token}; Path=/; HttpOnly; SameSite=Strict"
+        self._guesses.add(address)
+        return _error(
+            401, "Wrong access token; open the full address that `imsvd explore` printed."
+        )
 
 
 class _GuardedSend:
     """Adds the protective headers to a response."""
 
-    def __init__(self, send: Send, cookie: str | None) -> None:
-        self._send, self._cookie = send, cookie
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.cookie: str | None = None
         self.has_started = False
 
     async def __call__(self, message: Message) -> None:
@@ -139,9 +164,14 @@ class _GuardedSend:
             for name, value in HEADERS.items():
                 headers[name] = value
             headers.setdefault("Cache-Control", "no-cache")
-            if self._cookie is not None:
-                headers.append("Set-Cookie", self._cookie)
+            if self.cookie is not None:
+                headers.append("Set-Cookie", self.cookie)
         await self._send(message)
+
+
+def _are_equal(candidate: str, secret: str) -> bool:
+    """Compare in constant time, so that timing reveals nothing about the secret."""
+    return hmac.compare_digest(candidate.encode(), secret.encode())
 
 
 def _error(status: int, sentence: str) -> JSONResponse:
@@ -160,6 +190,16 @@ def _is_own_page(headers: Headers) -> bool:
     return (not origins or origins == same) and headers.get("sec-fetch-site", "none") in (
         "none",
         "same-origin",
+    )
+
+
+def _follows_link(scope: Scope, headers: Headers) -> bool:
+    """Return whether a browser opens the page because of a link on another one."""
+    return (
+        scope["method"] == "GET"
+        and scope["path"] == "/"
+        and headers.get("sec-fetch-mode") == "navigate"
+        and "origin" not in headers
     )
 
 

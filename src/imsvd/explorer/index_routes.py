@@ -9,7 +9,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from imsvd.explorer.answers import answer, caching, is_known, jpeg, require_size
+from imsvd.explorer.answers import (
+    PATHS,
+    PICTURE,
+    answer,
+    caching,
+    is_known,
+    jpeg,
+    require_size,
+    takes,
+)
 from imsvd.explorer.completion import complete
 from imsvd.explorer.explorer import Explorer
 from imsvd.explorer.opened_index import MOST_RANKED, MOST_SAVED, Search
@@ -67,10 +76,15 @@ def search_routes(explorer: Explorer) -> APIRouter:
         known = vocabulary(explorer.index(x).index)
         return answer({"completions": complete(start, known)})
 
-    @router.post("/{x}/list")
+    @router.post(
+        "/{x}/list",
+        response_class=Response,
+        responses=PATHS,
+        openapi_extra=takes("application/json", Wanted.model_json_schema()),
+    )
     async def paths(x: int, request: Request) -> Response:
         index = explorer.index(x)
-        wanted = await posted(request, Wanted)
+        wanted = await posted(explorer, request, Wanted)
 
         def make() -> bytes:
             search = Search(wanted.query, tuple(wanted.like), tuple(wanted.unlike))
@@ -78,7 +92,7 @@ def search_routes(explorer: Explorer) -> APIRouter:
 
         return listing(await run_in_threadpool(make))
 
-    @router.get("/{x}/images/{i}/thumbnail")
+    @router.get("/{x}/images/{i}/thumbnail", response_class=Response, responses=PICTURE)
     def thumbnail(request: Request, x: int, i: int, size: int = 128) -> Response:
         require_size(size, THUMBNAIL_SIZES)
         headers = caching(request, explorer.index(x).key, f"{i}-{size}")
@@ -89,17 +103,15 @@ def search_routes(explorer: Explorer) -> APIRouter:
     return router
 
 
-async def posted(request: Request, kind: type[Model]) -> Model:
+async def posted(explorer: Explorer, request: Request, kind: type[Model]) -> Model:
     """Read a small JSON object."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise HTTPException(415, "Send JSON, as application/json.")
-    content = bytearray()
-    async for chunk in request.stream():
-        content += chunk
-        if len(content) > MOST_LIST_BYTES:
-            raise HTTPException(413, "The request is too large; select fewer images.")
+    too_large = "The request is too large; select fewer images."
+    async with explorer.bodies.read(request, MOST_LIST_BYTES, too_large) as received:
+        content = received
     try:
-        return kind.model_validate_json(bytes(content))
+        return kind.model_validate_json(content)
     except ValidationError as error:
         problem = error.errors()[0]
         place = ".".join(map(str, problem["loc"])) or "The request"

@@ -17,7 +17,7 @@ from imsvd.datasets.sources import printable
 from imsvd.errors import InputError
 from imsvd.explorer.completion import facet_term
 from imsvd.explorer.explained_run import NotFoundError
-from imsvd.explorer.pictures import as_jpeg
+from imsvd.explorer.pictures import as_jpeg, making_thumbnail
 from imsvd.explorer.recent import Recent
 from imsvd.index import Index
 from imsvd.index.likeness import example_at
@@ -214,7 +214,12 @@ class OpenedIndex:
     def thumbnail(self, image: int, size: int) -> bytes:
         """Return a JPEG of a whole image, `size` pixels on its longer side."""
         self.require([image])
-        return self._pictures.get((image, size), lambda: self._thumbnail(image, size))
+
+        def make() -> bytes:
+            with making_thumbnail:
+                return self._thumbnail(image, size)
+
+        return self._pictures.get((image, size), make)
 
     def _thumbnail(self, image: int, size: int) -> bytes:
         try:

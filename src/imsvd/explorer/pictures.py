@@ -31,6 +31,7 @@ from imsvd.explanations.grad_cam import grad_cam
 from imsvd.explorer.explained_run import ExplainedRun, NotFoundError
 from imsvd.files import write_atomically
 from imsvd.information import codes, max_probabilities, soft_discretize
+from imsvd.processors import usable_processors
 
 THUMBNAIL_SIZES = (64, 128, 256)
 MAX_THUMBNAIL_BYTES = 256 * 1024**2
@@ -45,6 +46,8 @@ MAX_ASPECT = 50
 MAX_UPLOADS = 32
 MAX_UPLOAD_BYTES = 64 * 1024**2
 
+# A picture of 100 million pixels needs more than a gigabyte until it has become a thumbnail.
+making_thumbnail = threading.BoundedSemaphore(min(8, max(2, usable_processors())))
 _logger = logging.getLogger(__name__)
 
 
@@ -117,8 +120,9 @@ class Thumbnails:
             return path.read_bytes()
         except OSError:
             pass
-        picture = self._run.read(image)
-        content = as_jpeg(encoder_crop(picture, self._run.description.size, size))
+        with making_thumbnail:
+            picture = self._run.read(image)
+            content = as_jpeg(encoder_crop(picture, self._run.description.size, size))
         if picture.shape[-2] * picture.shape[-1] > CHEAP_PIXELS:
             self._save(path, content)
         return content

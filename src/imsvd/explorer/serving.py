@@ -15,10 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import uvicorn
+from fastapi import FastAPI
 from rich.console import Console
 
 from imsvd.errors import InputError
 from imsvd.explorer.app import create_app, open_place
+from imsvd.explorer.connections import Server
 from imsvd.explorer.guard import EVERYWHERE, ip_address
 
 
@@ -54,13 +56,27 @@ def serve(
         console.print(f"Explorer: {url}   (Ctrl-C to stop)", highlight=False, soft_wrap=True)
         if browser and _has_display():
             threading.Timer(0.5, webbrowser.open, [url]).start()
-        config = uvicorn.Config(
-            app, log_level="warning", access_log=False, ws="none", server_header=False
-        )
         # Whether uvicorn raises Ctrl-C again depends on the signal handler installed before it.
         with contextlib.suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[opened])
+            server(app).run(sockets=[opened])
         console.print("Stopped.")
+
+
+def server(app: FastAPI) -> Server:
+    """Return a server for the application; `run` it."""
+    return Server(
+        uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            # Malformed requests are worth no line each: anyone could fill the terminal with them.
+            log_level="error",
+            access_log=False,
+            server_header=False,
+            # Else everyone on this machine could claim any address, and guess tokens without limit.
+            proxy_headers=False,
+        )
+    )
 
 
 def checked_token(host: str, token: str | None, allow_network: bool) -> str | None:
