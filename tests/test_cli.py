@@ -131,6 +131,7 @@ OPTIONS = {
     "codes": ["run", "data", "--out", "--split", "--embedding"],
     "explain": ["run", "data", "--split", "--only", "--judge"],
     "results": ["runs", "--format"],
+    "replay": ["run"],
     "explore": ["places", "--host", "--port", "--allow-network", "--token", "--no-browser"],
     "evaluate knn": ["run", "data", "--k", "--temperature", "--distance", "--set"],
     "evaluate linear-probe": ["run", "data"],

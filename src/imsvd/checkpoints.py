@@ -37,13 +37,7 @@ _known_hashes: dict[FileIdentity, str] = {}
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int = 2) -> Path:
     """Write `state` as the checkpoint of `step` and delete all but the newest `keep` undamaged ones."""
     path = folder / f"step-{step:09d}.safetensors"
-    tensors: dict[str, Tensor] = {}
-    skeleton = _pack(state, tensors)
-    content = save(tensors, metadata={STATE_KEY: json.dumps(skeleton)})
-    digest = hashlib.sha256(content).hexdigest()
-    write_atomically(path, content)
-    write_atomically(_hash_path(path), digest.encode())
-    _known_hashes[_identity(path)] = digest
+    write_checkpoint(path, state)
     # A damaged file must not take the place of a good one.
     others = [other for other in _newest_first(folder) if other != path]
     kept = set(itertools.islice(filter(_is_whole, others), keep - 1))
@@ -51,6 +45,17 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int = 
         if old not in kept:
             _delete(old)
     return path
+
+
+def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write `state` and its hash."""
+    tensors: dict[str, Tensor] = {}
+    skeleton = _pack(state, tensors)
+    content = save(tensors, metadata={STATE_KEY: json.dumps(skeleton)})
+    digest = hashlib.sha256(content).hexdigest()
+    write_atomically(path, content)
+    write_atomically(_hash_path(path), digest.encode())
+    _known_hashes[_identity(path)] = digest
 
 
 def load_newest_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:

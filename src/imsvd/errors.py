@@ -11,6 +11,10 @@ class InputError(ValueError):
     """
 
 
+class DivergedError(InputError):
+    """A loss is no longer a finite number."""
+
+
 class Interrupted(Exception):  # noqa: N818 - nothing went wrong
     """A signal asked the program to stop, and it has saved what it had."""
 

@@ -12,6 +12,7 @@ training.png           metrics.jsonl drawn, by `imsvd pretrain`
 results.jsonl          results of evaluations
 evaluations/ coco/     classifiers and detectors trained by evaluations
 explanations/          results of `imsvd explain`
+divergence/            the step at which the loss stopped being finite, for `imsvd replay`
 """
 
 from __future__ import annotations

@@ -372,6 +372,7 @@ def test_a_loss_that_explodes_is_not_saved(trained: Path, tmp_path: Path) -> Non
     ):
         evaluate(trained, tmp_path, FROZEN.model_copy(update={"head_lr": 1e38}))
     assert not list(tmp_path.rglob("*.safetensors"))
+    assert len(list(tmp_path.rglob("divergence/step.json"))) == 1
 
 
 def on_every_rank(trained: Path, out: Path, devices: int) -> dict[str, float]:

@@ -88,8 +88,8 @@ FAULTS = (
     Fault(
         "the loop reads the loss of every step",
         "engine/loop.py",
-        "self._loss_sum += loss.detach()",
-        "self._loss_sum += loss.item()",
+        "self.loss_sum += loss.detach()",
+        "self.loss_sum += loss.item()",
         STEPS,
         "imsvd",
     ),

@@ -19,7 +19,7 @@ PANELS = {
     "Start here": ("demo", "recipes"),
     "Train": ("pretrain", "discretize", "compare"),
     "Evaluate": ("evaluate", "results", "scenes"),
-    "Look": ("info", "explain", "explore"),
+    "Look": ("info", "explain", "explore", "replay"),
     "Put codes to work": ("index", "add", "remove", "name", "search", "duplicates"),
     "Survey images": ("outliers", "coverage", "select", "drift"),
     "Share": ("codes", "export"),

@@ -1,4 +1,4 @@
-"""Commands for finished runs: info, results, explain, explore, codes, export."""
+"""Commands for finished runs: info, results, explain, explore, replay, codes, export."""
 
 from __future__ import annotations
 
@@ -154,6 +154,23 @@ def explore(
         browser=not no_browser,
         console=console,
     )
+
+
+@app.command()
+def replay(run: Run) -> None:
+    """Repeat the step at which the loss of a run stopped being finite, and show where it went wrong.
+
+    The step is kept in RUN/divergence. Exit code 1: the repetition has other bits than the run.
+    """
+    from imsvd.distributed import rank  # noqa: PLC0415
+    from imsvd.replay import print_replay  # noqa: PLC0415
+    from imsvd.replay import replay as repeat  # noqa: PLC0415
+
+    found = repeat(run)
+    if rank() == 0:
+        print_replay(found, run, console)
+    if found.differing:
+        raise typer.Exit(1)
 
 
 @app.command()

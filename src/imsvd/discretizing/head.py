@@ -180,6 +180,10 @@ class HeadTraining(MethodTraining[FeaturePair]):
         head.load_state_dict({name.removeprefix("projector."): saved[name] for name in saved})
         return head
 
+    def replay_facts(self) -> dict[str, Any]:
+        """Return the number of images and the width of their features."""
+        return {"images": len(self.features), "width": self.encoder.num_features}
+
     def write_outputs(self) -> None:
         """Write the encoder, backbone included, when the head is complete."""
         if self.step < self.last_step:

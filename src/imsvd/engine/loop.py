@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -31,8 +31,9 @@ from imsvd.checkpoints import (
 )
 from imsvd.datasets import BadImage, ImageSource, Quarantine
 from imsvd.distributed import any_rank, gather_lists, largest, on_first_rank, rank, together
+from imsvd.engine.divergence import copied, keep_bad_step
 from imsvd.engine.fabric import Fabric
-from imsvd.errors import InputError, Interrupted
+from imsvd.errors import DivergedError, InputError, Interrupted
 from imsvd.files import remove_leftovers
 from imsvd.progress import progress_bar
 
@@ -81,6 +82,8 @@ class Training(ABC, Generic[B]):
         plan: where its files are, how long it takes.
     """
 
+    can_be_replayed = False
+    """Whether `imsvd replay` can build this training from its folder."""
     seed_every_step = False
     """Whether random draws inside a step depend on seed, step and rank alone."""
     quarantine: Quarantine | None = None
@@ -97,10 +100,12 @@ class Training(ABC, Generic[B]):
         self.steps_per_epoch = plan.steps_per_epoch
         self.last_step = plan.epochs * plan.steps_per_epoch
         self.step = 0
-        self.trained = network
+        self._whole = self.trained = network
         self.model, self.optimizer = fabric.setup(network, optimizer)
-        self._loss_sum = torch.zeros((), device=fabric.device)
+        self.loss_sum = torch.zeros((), device=fabric.device)
         self._bad: list[BadImage] = []
+        self.start: dict[str, Any] | None = None
+        """The state before the first step, until there is a checkpoint."""
 
     # What a subclass defines.
 
@@ -152,6 +157,18 @@ class Training(ABC, Generic[B]):
     def load_extra_state(self, state: dict[str, Any]) -> None:
         """Restore what `extra_state` returned."""
 
+    def networks(self) -> Mapping[str, nn.Module]:
+        """Return what a step moves, by the prefix of its tensors' names."""
+        return {"": self._whole}
+
+    def is_finite(self) -> bool:
+        """Whether every loss since the last checkpoint was a finite number."""
+        return bool(torch.isfinite(self.loss_sum))
+
+    def replay_facts(self) -> dict[str, Any]:
+        """Return what `imsvd replay` must know besides the configuration."""
+        return {}
+
     def is_finished_without_checkpoint(self) -> bool:
         """Whether the results of a whole training are there although its checkpoints are gone."""
         return False
@@ -182,8 +199,8 @@ class Training(ABC, Generic[B]):
             return False
         self.prepare(console)
         try:
-            with StopRequest() as stop, self.display(console) as display:
-                self._run(stop, display)
+            if (problem := self._run_until_it_ends(console)) is not None:
+                raise InputError(f"{problem} {keep_bad_step(self, console)}")
         except torch.OutOfMemoryError as error:
             raise InputError(self.out_of_memory_message()) from error
         finally:
@@ -194,6 +211,19 @@ class Training(ABC, Generic[B]):
                 f"{self.place / BAD_IMAGES} lists them.[/yellow]"
             )
         return True
+
+    def _run_until_it_ends(self, console: Console) -> str | None:
+        """Train; return what is wrong if the loss is no longer finite."""
+        if self.step == 0:
+            self.start = copied(self.state())
+        try:
+            with StopRequest() as stop, self.display(console) as display:
+                self._run(stop, display)
+        except (
+            DivergedError
+        ) as problem:  # returned, so that the workers end that its traceback holds
+            return str(problem)
+        return None
 
     def _run(self, stop: StopRequest, display: Display) -> None:
         saved_at = time.monotonic()
@@ -233,7 +263,7 @@ class Training(ABC, Generic[B]):
         self.fabric.backward(loss)
         self.optimizer.step()
         self.step += 1
-        self._loss_sum += loss.detach()  # stays on the device: no step waits for it
+        self.loss_sum += loss.detach()  # stays on the device: no step waits for it
         self.after_step()
 
     @property
@@ -245,13 +275,15 @@ class Training(ABC, Generic[B]):
         """Write a checkpoint and the files that belong to it; the first rank writes for all."""
         self._refuse_divergence()
         on_first_rank(self._write)
+        self.start = None
 
     def _write(self) -> None:
         # The checkpoint comes last: a training that it shows to be finished has its outputs.
         self.write_outputs()
-        save_checkpoint(self.plan.checkpoints, self.step, self._state())
+        save_checkpoint(self.plan.checkpoints, self.step, self.state())
 
-    def _state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
+        """Return everything that a checkpoint keeps; its tensors are those in use."""
         return {
             "step": self.step,
             "images": self.plan.images,
@@ -283,14 +315,20 @@ class Training(ABC, Generic[B]):
                 f"the images are not those that {self.place} was trained on so far; "
                 "restore them to resume, or give another --out for a new run."
             )
+        self.restore(state)
+        return complaints
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go to the step of `state`, which `state()` returned."""
         self.step = state["step"]
+        self.loss_sum.zero_()
         self.trained.load_state_dict(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])
+        _lay_out_like_weights(self.optimizer.optimizer)
         if state["precision"]:  # empty where gradients are not scaled
             self.fabric.strategy.precision.load_state_dict(state["precision"])
         restore_random_state(state["random"])
         self.load_extra_state(state["extra"])
-        return complaints
 
     def _remove_leftovers(self) -> None:
         for folder in {self.place, self.plan.checkpoints}:
@@ -305,11 +343,19 @@ class Training(ABC, Generic[B]):
     def _refuse_divergence(self) -> None:
         """Raise rather than save weights that are no longer numbers."""
         # One rank alone would leave the others waiting for it.
-        if any_rank(not bool(torch.isfinite(self._loss_sum)), self.fabric.device):
-            raise InputError(
+        if any_rank(not self.is_finite(), self.fabric.device):
+            raise DivergedError(
                 f"the loss is no longer finite at step {self.step:,}; the last checkpoint is kept "
                 f"— {self.divergence_remedy}."
             )
+
+
+def _lay_out_like_weights(optimizer: torch.optim.Optimizer) -> None:
+    """Give loaded tensors the memory layout of their weights, as an optimizer creates them."""
+    for weight, values in optimizer.state.items():
+        for name, value in values.items():
+            if isinstance(value, Tensor) and value.shape == weight.shape:
+                values[name] = torch.empty_like(weight, dtype=value.dtype).copy_(value)
 
 
 class StepBar:

@@ -17,7 +17,6 @@ from imsvd.config import Config, OptimizerSettings
 from imsvd.distributed import all_reduce_sum, mean_over_ranks
 from imsvd.engine.fabric import Fabric
 from imsvd.engine.hardware import share_norms
-from imsvd.errors import InputError
 from imsvd.information import at_least_float32, soft_discretize
 from imsvd.methods import IMSVD
 from imsvd.methods.code import CODE_TEMPERATURE, CodeSettings
@@ -115,6 +114,10 @@ class CodeTraining:
         self.sums += torch.stack([loss, (largest > 0.9).float().mean(), agreeing.float().mean()])
         self.joint += hard.T @ hard
 
+    def is_finite(self) -> bool:
+        """Whether every loss of this epoch was a finite number."""
+        return bool(torch.isfinite(self.sums[0]))
+
     def summarize(self) -> dict[str, float]:
         """Return what the code of an epoch's views shows, and begin the next epoch; on all ranks."""
         if self.steps == 0:
@@ -122,11 +125,6 @@ class CodeTraining:
         means = mean_over_ranks({"sums": self.sums / self.steps})["sums"]
         joint = all_reduce_sum(self.joint).double().cpu()
         self._reset()
-        if not bool(torch.isfinite(means[0])):
-            raise InputError(
-                "the loss of the code head is no longer finite; the last checkpoint is kept — lower "
-                "code.lr, in a new --out."
-            )
         information = pair_information(joint, self.units)
         pairs = ~torch.eye(len(self.units), dtype=torch.bool)
         return {

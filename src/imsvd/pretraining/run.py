@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, nn
 
 from imsvd.config import Config
 from imsvd.datasets import BadImage, ImageSource, open_source
@@ -84,6 +84,7 @@ class MethodTraining(Training[V]):
         steps_per_epoch: after how many steps the run is logged and saved.
     """
 
+    can_be_replayed = True
     has_knn = False
     """Whether the table of epochs has a column for kNN checks."""
 
@@ -111,7 +112,7 @@ class MethodTraining(Training[V]):
                 checkpoint_minutes=config.compute.checkpoint_minutes,
             ),
         )
-        self.seconds = 0.0
+        self.seconds, self._began = 0.0, time.monotonic()
         self.metrics = EpochMetrics()
 
     def prepare(self, console: Console) -> None:
@@ -343,6 +344,25 @@ class Pretraining(MethodTraining[Batch]):
             record["before"] = self.before
         if self.retrieval is not None and self.epoch == self.config.training.epochs:
             record |= self.retrieval(self.method.backbone)
+
+    def networks(self) -> Mapping[str, nn.Module]:
+        """Return the method and the code head beside it."""
+        return {**super().networks(), **({} if self.code is None else {"code": self.code.method})}
+
+    def is_finite(self) -> bool:
+        """Whether the losses of the method and of its code were finite."""
+        return super().is_finite() and (self.code is None or self.code.is_finite())
+
+    @property
+    def divergence_remedy(self) -> str:
+        """What to change when a loss is no longer finite."""
+        if self.code is not None and not self.code.is_finite() and super().is_finite():
+            return "it is the code head's: lower code.lr, in a new --out"
+        return super().divergence_remedy
+
+    def replay_facts(self) -> dict[str, Any]:
+        """Return the number of images."""
+        return {"images": len(self.source)}
 
     def write_outputs(self) -> None:
         """Write the encoder of every whole epoch."""
