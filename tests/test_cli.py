@@ -153,7 +153,7 @@ OPTIONS = {
         "--output",
     ],
     "bench views": ["images", "--small", "--seconds", "--repeats", "--output"],
-    "bench step": ["--networks", "--seconds", "--repeats", "--output"],
+    "bench step": ["--networks", "--seconds", "--beside", "--repeats", "--output"],
     "bench knn": ["--queries", "--bank", "--width", "--neighbors", "--repeats", "--output"],
     "bench index": ["index", "--images", "--variables", "--repeats", "--output"],
     "bench capacity": [

@@ -233,15 +233,9 @@ class _Step(Benchmark[StepCase]):
         torch.manual_seed(0)
         config = NETWORKS[case.network].config()
         build = self.contenders[case.contender].make
-        loop = build(config, random_images(IMAGES, SIDE), cores)
-        for _ in range(_WARM_UP):
-            next(loop)
-        steps, views, start = 0, 0.0, time.perf_counter()
-        while steps < _LEAST_STEPS or time.perf_counter() - start < case.seconds:
-            views += next(loop)
-            steps += 1
-        seconds = time.perf_counter() - start
-        del loop  # also ends its workers
+        steps, views, seconds = timed_steps(
+            build(config, random_images(IMAGES, SIDE), cores), case.seconds
+        )
         form = "dense" if case.contender.startswith("lightly") else "ours"
         loss = steps * _loss_seconds(config, form)
         images = steps * config.training.batch_size
@@ -253,6 +247,25 @@ class _Step(Benchmark[StepCase]):
             "loss": 1000 * loss / images,
             "rest": 1000 * max(0.0, seconds - views - loss) / images,
         }
+
+
+class TimedSteps(NamedTuple):
+    """How many steps took how long, and how much of that was waiting for views, in seconds."""
+
+    steps: int
+    views: float
+    seconds: float
+
+
+def timed_steps(loop: Loop, least: float) -> TimedSteps:
+    """Train for at least `least` seconds, after two steps to warm up; also ends the loop's workers."""
+    for _ in range(_WARM_UP):
+        next(loop)
+    steps, views, start = 0, 0.0, time.perf_counter()
+    while steps < _LEAST_STEPS or time.perf_counter() - start < least:
+        views += next(loop)
+        steps += 1
+    return TimedSteps(steps, views, time.perf_counter() - start)
 
 
 def _loss_seconds(config: Config, form: str) -> float:
@@ -271,6 +284,16 @@ def _loss_seconds(config: Config, form: str) -> float:
 BENCHMARK = _Step()
 
 
+def check(networks: Sequence[str], seconds: float) -> None:
+    """Raise unless `networks` are keys of `NETWORKS` and the duration is positive."""
+    if seconds <= 0:
+        raise InputError(f"seconds = {seconds}: choose more than 0.")
+    unknown = [name for name in networks if name not in NETWORKS]
+    if unknown or not networks:
+        name = unknown[0] if unknown else ""
+        raise InputError(f"network {name!r} is not measured; choose among {', '.join(NETWORKS)}.")
+
+
 def run(
     networks: Sequence[str] = tuple(NETWORKS),
     seconds: float = 5.0,
@@ -284,12 +307,7 @@ def run(
 
     A measurement lasts at least `seconds`, after two steps to warm up.
     """
-    if seconds <= 0:
-        raise InputError(f"seconds = {seconds}: choose more than 0.")
-    unknown = [name for name in networks if name not in NETWORKS]
-    if unknown or not networks:
-        name = unknown[0] if unknown else ""
-        raise InputError(f"network {name!r} is not measured; choose among {', '.join(NETWORKS)}.")
+    check(networks, seconds)
     cases = [
         StepCase(contender, network, seconds)
         for network in NETWORKS

@@ -96,13 +96,21 @@ def bench_views(
 def bench_step(
     networks: Annotated[str, option("NAME,…", "Networks: small, resnet18.")] = "small,resnet18",
     seconds: Annotated[float, option("SECONDS", "Minimum duration of one measurement.")] = 5,
+    beside: Annotated[
+        int | None,
+        option("N", "Measure instead how fast training is beside N busy processes, and alone."),
+    ] = None,
     repeats: Repeats = 3,
     output: Output = None,
 ) -> None:
     """Compare a whole training step on small images with a loop written with lightly."""
-    from imsvd.bench.step import run  # noqa: PLC0415
+    from imsvd.bench import beside as neighbors  # noqa: PLC0415
+    from imsvd.bench import step  # noqa: PLC0415
 
-    run(name_list(networks), seconds, repeats, console, output)
+    if beside is not None:
+        neighbors.run(beside, name_list(networks), seconds, repeats, console, output)
+    else:
+        step.run(name_list(networks), seconds, repeats, console, output)
 
 
 @bench.command("knn")
