@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +17,30 @@ from pyarrow import parquet
 from rich.console import Console
 
 from imsvd.codes import write_codes
+from imsvd.datasets.drawn.scene_files import write_scenes
+from imsvd.datasets.voc import open_voc
+from imsvd.demo import run_demo
 from imsvd.discretizing import discretize
 from imsvd.encoder import load
 from imsvd.engine.loop import Training
-from imsvd.errors import Interrupted
+from imsvd.errors import InputError, Interrupted
 from imsvd.evaluation.classifier import evaluate_by_training
 from imsvd.evaluation.coco import open_coco, run_coco
+from imsvd.evaluation.linear_probe import fitting_device, linear_probe
 from imsvd.evaluation.protocols import evaluate_knn, evaluate_linear_probe
+from imsvd.evaluation.voc07 import SVMSettings, run_voc07
 from imsvd.explanations import explain
 from imsvd.explanations.parts import PARTS
-from imsvd.pretraining.run import train
+from imsvd.index import Index
+from imsvd.pretraining.run import Pretraining, train
+from imsvd.replay import replay
 from imsvd.runs import RunFolder
 from tests.evaluation.coco import tiny as coco
 from tests.evaluation.labeled import FREE, FROZEN, evaluation
 from tests.imagined_gpu.device import NAME
 from tests.imagined_gpu.fabric import imagined_fabric
 from tests.pretraining import tiny
+from tests.test_replay import plant
 
 QUIET = Console(quiet=True)
 DATA = "shapes:128"
@@ -55,8 +65,17 @@ def on_gpu(gpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> Switch:
         monkeypatch.setattr(
             "imsvd.evaluation.coco.protocol.launch", lambda _: imagined_fabric(gpu, mixed=mixed)
         )
-        for module in ("evaluation.features", "explanations.parts", "codes"):
-            monkeypatch.setattr(f"imsvd.{module}.encoding_device", lambda: gpu)
+        for module in (
+            "codes",
+            "evaluation.features",
+            "evaluation.linear_probe",
+            "evaluation.voc07",
+            "explanations.parts",
+            "index.encoding",
+        ):
+            # By its full name: a function of imsvd.evaluation has the name of its module.
+            found = importlib.import_module(f"imsvd.{module}")
+            monkeypatch.setattr(found, "encoding_device", lambda: gpu)
 
     return switch
 
@@ -116,6 +135,58 @@ def test_a_head_learns_as_on_a_cpu(run: Path, on_gpu: Switch, tmp_path: Path) ->
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-3)
 
 
+def test_the_size_of_a_code_is_chosen(
+    run: Path, on_gpu: Switch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imsvd.discretizing.run.TRIAL_STEPS", 2)
+    monkeypatch.setattr("imsvd.discretizing.run.TRIAL_HIDDEN", 16)
+    on_gpu()
+    settings = ["compute.workers=0"]
+    discretize(run, DATA, tmp_path / "out", bits=8, steps=2, settings=settings, console=QUIET)
+    trials = RunFolder(tmp_path / "out").trials()
+    assert len(trials) > 1
+    assert load(tmp_path / "out").description.units
+
+
+def test_a_bad_step_is_found_and_replayed(
+    on_gpu: Switch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_gpu()
+    monkeypatch.setattr("imsvd.replay.launch", lambda _: imagined_fabric(torch.device(NAME, 0)))
+    plant(monkeypatch, Pretraining, "projector.0.weight", 1)
+    with pytest.raises(InputError, match=r"began in step 2: output of projector\.0 \(Linear\)"):
+        train(tiny.config(*ONE_EPOCH, data=DATA), RunFolder(tmp_path / "run"), QUIET)
+    assert replay(tmp_path / "run").differing == []
+
+
+def test_the_demo_runs_to_its_report(
+    on_gpu: Switch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = ["discreteness", "meaning", "galleries"]
+    monkeypatch.setattr("imsvd.demo.explain", partial(explain, only=parts))
+    monkeypatch.setattr("imsvd.demo.EXPLAINED", "shapes:40")
+    on_gpu()
+    settings = [f"data.source={DATA}", *tiny.SETTINGS, *ONE_EPOCH, "training.knn_every=0"]
+    run_demo(tmp_path / "run", QUIET, settings)
+    assert (tmp_path / "run" / "demo.png").exists()
+
+
+def test_an_index_has_the_codes_of_a_cpu(run: Path, on_gpu: Switch, tmp_path: Path) -> None:
+    expected = Index.build(run, "shapes:40", tmp_path / "cpu.index")
+    on_gpu()
+    found = Index.build(run, "shapes:40", tmp_path / "gpu.index")
+    assert found.codes().tolist() == expected.codes().tolist()
+
+
+def test_machines_fit_the_same_features(run: Path, on_gpu: Switch, tmp_path: Path) -> None:
+    scenes = open_voc(write_scenes(tmp_path / "voc", images=60, size=64, layout="voc"))
+    settings = SVMSettings(costs=(1,), max_iterations=20, jobs=1)
+    expected, _ = run_voc07(load(run), scenes, QUIET, settings)
+    on_gpu()
+    found, _ = run_voc07(load(run), scenes, QUIET, settings)
+    assert found == pytest.approx(expected, abs=1)
+
+
 def test_an_encoder_takes_images_of_the_host(run: Path, gpu: torch.device) -> None:
     images = torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8)
     encoder = load(run)
@@ -140,6 +211,14 @@ def test_the_linear_probe_reads_the_same_features(run: Path, on_gpu: Switch) -> 
     expected = evaluate_linear_probe(run, DATA)
     on_gpu()
     assert evaluate_linear_probe(run, DATA) == pytest.approx(expected, abs=1)
+
+
+def test_the_linear_probe_fits_on_the_device(gpu: torch.device, on_gpu: Switch) -> None:
+    on_gpu()
+    features = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
+    assert fitting_device(features) == gpu
+    labels = (features[:, 0] > 0).long()
+    assert linear_probe(features, labels, features, labels)["linear_probe_top1"] > 90
 
 
 @pytest.mark.parametrize("protocol", ["linear", "semi"])

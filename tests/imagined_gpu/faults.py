@@ -1,9 +1,9 @@
 """Faults of the GPU path, each a small change of the source, and whether the imagined GPU finds it.
 
-    python -m tests.imagined_gpu.faults
+    python -m tests.imagined_gpu.faults [tests/imagined_gpu/faults.md]
 
 Every fault is planted in a copy of the source. Its tests, a part of those that `make test` runs on the
-imagined GPU, must fail there; they pass without the fault.
+imagined GPU, must fail there; they pass without the fault. The file, if one is named, gets the table.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ FAULTS = (
     Fault(
         "the loop reads the loss of every step",
         "engine/loop.py",
-        "self.loss_sum += loss.detach()",
-        "self.loss_sum += loss.item()",
+        "self._add_up(loss.detach())",
+        "self._add_up(torch.tensor(loss.item()))",
         STEPS,
         "imsvd",
     ),
@@ -188,6 +188,54 @@ FAULTS = (
         "bool(self.steps >= self.freeze_steps) * (self.prototypes - constant)",
         STEPS,
         "swav",
+    ),
+    Fault(
+        "a code head reads its loss in every step",
+        "pretraining/code.py",
+        "self.sums += torch.stack([loss,",
+        "self.sums += torch.stack([torch.tensor(loss.item(), device=loss.device),",
+        STEPS,
+        "code_head",
+    ),
+    Fault(
+        "the pairs of a code are counted on the host",
+        "pretraining/code.py",
+        "self.joint = torch.zeros(width, width, device=device)",
+        "self.joint = torch.zeros(width, width)",
+        STEPS,
+        "code_head",
+    ),
+    Fault(
+        "neighbors of cached features are searched with queries of the host",
+        "discretizing/neighborhoods.py",
+        "for part in torch.split(plain, QUERIES)",
+        "for part in torch.split(plain.cpu(), QUERIES)",
+        COMMANDS,
+        "head_learns",
+    ),
+    Fault(
+        "held-out features stay on the host",
+        "discretizing/held_out.py",
+        "np.full(len(rows), view)).to(device)",
+        "np.full(len(rows), view))",
+        COMMANDS,
+        "head_learns",
+    ),
+    Fault(
+        "the linear probe compares labels of the host",
+        "evaluation/linear_probe.py",
+        "torch.unique(train_labels.to(train.device), return_inverse=True)",
+        "torch.unique(train_labels, return_inverse=True)",
+        COMMANDS,
+        "probe_fits",
+    ),
+    Fault(
+        "an index is built from features of the device",
+        "index/encoding.py",
+        "features.float().cpu().numpy(),",
+        "features.float().numpy(),",
+        COMMANDS,
+        "an_index",
     ),
     Fault(
         "an encoder expects images on its device",
@@ -291,19 +339,38 @@ def _passes(tests: str, chosen: str, source: Path) -> bool:
     return done.returncode == 0
 
 
+def write_table(path: Path, found: list[bool]) -> None:
+    """Write which faults were found."""
+    lines = [
+        "# Faults of the GPU path that the imagined GPU finds",
+        "",
+        "`python -m tests.imagined_gpu.faults tests/imagined_gpu/faults.md` plants each fault in a copy of "
+        "the source and runs its tests.",
+        "",
+        f"Found: {sum(found)} of {len(FAULTS)}.",
+        "",
+        "| file | fault | found |",
+        "|---|---|---|",
+    ]
+    for fault, is_there in zip(FAULTS, found, strict=True):
+        lines.append(f"| {fault.file} | {fault.name} | {'yes' if is_there else '**no**'} |")
+    path.write_text("\n".join(lines) + "\n")
+
+
 def main() -> int:
     """Print a line for every fault; return how many were not found."""
     console = Console(highlight=False, soft_wrap=True)
     if not all(_passes(tests, "", ROOT / "src") for tests in (STEPS, COMMANDS)):
         console.print("The tests fail without any fault.")
         return len(FAULTS)
-    missed = 0
+    found: list[bool] = []
     for fault in FAULTS:
-        found = is_found(fault)
-        missed += not found
-        console.print(f"{'found ' if found else 'MISSED'}  {fault.file}: {fault.name}")
-    console.print(f"{len(FAULTS) - missed} of {len(FAULTS)} faults found")
-    return missed
+        found.append(is_found(fault))
+        console.print(f"{'found ' if found[-1] else 'MISSED'}  {fault.file}: {fault.name}")
+    console.print(f"{sum(found)} of {len(FAULTS)} faults found")
+    if len(sys.argv) > 1:
+        write_table(Path(sys.argv[1]), found)
+    return len(FAULTS) - sum(found)
 
 
 if __name__ == "__main__":

@@ -45,11 +45,14 @@ VIEWS = ViewsSettings(views=(VIEW, VIEW))
 """With everything that views can do."""
 
 
+CODE = ("code.variables=3", "code.units=4", "code.hidden=16")
+
+
 def _training(
-    settings: MethodSettings, device: torch.device, folder: Path, *, mixed: bool
+    settings: MethodSettings, device: torch.device, folder: Path, *more: str, mixed: bool
 ) -> Pretraining:
     optimizer = "lars" if mixed else "adamw"
-    changes = [f"optimizer.name={optimizer}", f"training.batch_size={SMALLEST_BATCH}"]
+    changes = [f"optimizer.name={optimizer}", f"training.batch_size={SMALLEST_BATCH}", *more]
     config = tiny.config(*changes, data=f"shapes:{IMAGES}")
     config = config.model_copy(update={"method": settings, "views": VIEWS})
     source = open_source(config.data.source, "train")
@@ -77,3 +80,20 @@ def test_a_step_stays_on_the_device_and_does_not_wait(
             assert parameter.grad.device.type == NAME
     record = training.metrics.summarize(training.method, training._output.features[0])
     assert all(math.isfinite(value) for value in record["terms"].values())
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_code_head_beside_a_method_does_not_wait(
+    mixed: bool, gpu: torch.device, tmp_path: Path
+) -> None:
+    training = _training(FORMS["vicreg, small"], gpu, tmp_path, *CODE, mixed=mixed)
+    images = torch.randint(256, (IMAGES, 3, 32, 32), dtype=torch.uint8)
+    order = EpochOrder(IMAGES, SMALLEST_BATCH, seed=0)
+    batches = MemoryBatches(images, order, VIEWS, 0, gpu).steps(0, 5)
+    training.train_step(next(batches))
+    with watching() as waits:
+        training.train_step(next(batches))
+    assert not waits, dict(waits)
+    assert training.code is not None
+    assert training.is_finite()
+    assert set(training.code.summarize()) == {"share_decided", "share_agreeing", "shared_nats"}
