@@ -277,3 +277,12 @@ def test_the_rest_of_the_state_is_readable_json(tmp_path: Path) -> None:
     content = save_checkpoint(tmp_path, 1, {"step": 7}).read_bytes()
     header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
     assert json.loads(header["__metadata__"]["state"]) == {"dict": [["step", 7]]}
+
+
+def test_the_generator_of_an_apple_gpu_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_back: list[torch.Tensor] = []
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
+    monkeypatch.setattr("torch.mps.get_rng_state", lambda: torch.tensor([1, 2], dtype=torch.uint8))
+    monkeypatch.setattr("torch.mps.set_rng_state", put_back.append)
+    restore_random_state(random_state())
+    assert [state.tolist() for state in put_back] == [[1, 2]]

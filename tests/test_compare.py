@@ -187,7 +187,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the jobs that were run, which happens in this process."""
     names: list[str] = []
 
-    def run_here(job: Job, folder: Path, parallel: int, lock: int) -> Ended:
+    def run_here(job: Job, folder: Path, parallel: int, lock: int, place: int) -> Ended:
         names.append(job.name.rpartition("-")[0])
         try:
             worker.run_job(folder, trained=job.trained, parallel=parallel, console=QUIET)

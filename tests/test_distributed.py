@@ -8,7 +8,8 @@ from torch import Tensor
 from imsvd import distributed
 from imsvd.datasets.drawn.shapes import ShapesSource
 from imsvd.datasets.reading import Quarantine
-from imsvd.engine.loop import require_same_start, shared_quarantine
+from imsvd.engine.loop import shared_quarantine
+from imsvd.engine.stopping import require_same_start
 from imsvd.errors import InputError
 from tests import gloo
 from tests.datasets.test_reading import PartlyBad, bad_images

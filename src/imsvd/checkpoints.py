@@ -177,6 +177,8 @@ def random_state() -> dict[str, Any]:
     }
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state()
+    if torch.backends.mps.is_available():
+        state["mps"] = torch.mps.get_rng_state()
     return state
 
 
@@ -188,3 +190,5 @@ def restore_random_state(state: dict[str, Any]) -> None:
     np.random.set_state((kind, np.array(words, dtype=np.uint32), *position))  # noqa: NPY002
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
+    if "mps" in state and torch.backends.mps.is_available():
+        torch.mps.set_rng_state(state["mps"])

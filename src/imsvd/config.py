@@ -105,6 +105,19 @@ class ComputeSettings(Settings):
         "auto",
         description="auto: bf16 or fp16 mixed on a GPU, fp32 on a CPU; the loss is always fp32",
     )
+    compile: bool = Field(
+        False, description="compile the backbone with torch.compile; the first steps take minutes"
+    )
+    cudnn_benchmark: bool = Field(
+        False, description="let cuDNN time its algorithms and keep the fastest, for each shape"
+    )
+    tf32: bool = Field(
+        False,
+        description="multiply float32 matrices in TF32 on a GPU: faster, with 10 bits of precision",
+    )
+    gradient_views: bool = Field(
+        False, description="several processes: gradients live in the buffers that are sent"
+    )
     workers: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
         "auto", description="worker processes that prepare images"
     )

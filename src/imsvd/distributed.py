@@ -102,6 +102,14 @@ def broadcast(tensor: Tensor, source: int = 0) -> Tensor:
     return result
 
 
+@torch.no_grad()
+def share_buffers(network: nn.Module) -> None:
+    """Give every rank the buffers of the first one."""
+    if is_distributed():
+        for buffer in network.buffers():
+            buffer.copy_(broadcast(buffer))
+
+
 def reduce_scatter_sum(tensor: Tensor) -> Tensor:
     """Sum `(world_size * batch, ...)` over ranks and keep this rank's `(batch, ...)`.
 
@@ -158,11 +166,16 @@ def any_rank(flag: bool, device: torch.device | str = "cpu") -> bool:
 
 def largest(value: int, device: torch.device | str = "cpu") -> int:
     """Return the largest `value` of all ranks; the backend must be able to reduce on `device`."""
+    return largest_of([value], device)[0]
+
+
+def largest_of(values: Sequence[int], device: torch.device | str = "cpu") -> list[int]:
+    """Return the largest of all ranks for each of `values`, with a single collective."""
     if not is_distributed():
-        return value
-    result = torch.tensor(value, device=device)
+        return list(values)
+    result = torch.tensor(values, device=device)
     dist.all_reduce(result, dist.ReduceOp.MAX)
-    return int(result)
+    return [int(value) for value in result.tolist()]
 
 
 def together(action: Callable[[], Result]) -> Result:

@@ -39,6 +39,9 @@ from imsvd.pretraining.run import MethodTraining, Pretraining
 from imsvd.runs import RunFolder
 from imsvd.views import Batch
 
+_SHOWN = 4
+"""How many bad tensors of a rank are printed; step.json has more."""
+
 
 class Replay(NamedTuple):
     """A step that was repeated.
@@ -170,7 +173,7 @@ def print_replay(found: Replay, run: str | Path, console: Console) -> None:
 def _lines(part: Repeated) -> Iterator[tuple[str, Seen]]:
     if part.bad and part.last_good is not None:
         yield "before", part.last_good
-    for place, seen in enumerate(part.bad):
+    for place, seen in enumerate(part.bad[:_SHOWN]):
         yield ("then" if place else "first"), seen
         if not place:
             yield from (("given", given) for given in seen.inputs)

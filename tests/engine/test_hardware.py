@@ -8,7 +8,12 @@ import pytest
 import torch
 
 from imsvd.config import ComputeSettings, Config, override
-from imsvd.engine.hardware import launch, require_single_process, worker_count
+from imsvd.engine.hardware import (
+    launch,
+    require_single_process,
+    set_up_device,
+    worker_count,
+)
 from imsvd.errors import InputError
 
 
@@ -113,3 +118,34 @@ def test_fabric_is_imported_without_torchmetrics() -> None:
         "import torchmetrics, lightning_fabric"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_settings_of_the_whole_process_are_applied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    found = []
+    try:
+        for compute in (ComputeSettings(cudnn_benchmark=True, tf32=True), ComputeSettings()):
+            set_up_device(compute)
+            found.append((torch.backends.cudnn.benchmark, torch.get_float32_matmul_precision()))
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert found == [(True, "high"), (False, "highest")]
+
+
+@pytest.mark.parametrize("views", [False, True])
+def test_gradients_can_live_in_the_buffers_that_are_sent(
+    views: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    class Stop(Exception):  # noqa: N818
+        pass
+
+    def fabric(**options: Any) -> None:
+        given.update(options)
+        raise Stop
+
+    monkeypatch.setattr("imsvd.engine.hardware.Fabric", fabric)
+    with pytest.raises(Stop):
+        launch(ComputeSettings(accelerator="cpu", devices=2, gradient_views=views))
+    assert given["strategy"]._ddp_kwargs == {"gradient_as_bucket_view": views}

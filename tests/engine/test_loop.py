@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from lightning_fabric.plugins import MixedPrecision
 from rich.console import Console
 from torch import Tensor, nn
 
 from imsvd.checkpoints import load_newest_checkpoint, save_checkpoint, seed_step
 from imsvd.distributed import rank
 from imsvd.engine.fabric import Fabric
-from imsvd.engine.loop import StopRequest, Training, TrainingPlan
+from imsvd.engine.loop import Training, TrainingPlan
+from imsvd.engine.stopping import Agreement, StopRequest
 from imsvd.errors import InputError, Interrupted
 from tests import gloo
 
@@ -128,9 +130,40 @@ def stop_on_one_rank(folder: str) -> tuple[int, list[int]]:
     return training.step, reduced
 
 
-def test_ranks_agree_by_one_reduction_per_step(tmp_path: Path) -> None:
-    # The last step saves, which needs one more: nobody saves weights that are no numbers.
-    assert gloo.run(2, stop_on_one_rank, str(tmp_path)) == [(2, [1, 2])] * 2
+def test_ranks_agree_at_the_first_step_and_then_every_few_seconds(tmp_path: Path) -> None:
+    # Short steps do not ask again before the epoch ends; there, nobody saves weights that are no numbers.
+    assert gloo.run(2, stop_on_one_rank, str(tmp_path)) == [(4, [1, 0, 0, 3])] * 2
+
+
+def test_slow_steps_ask_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 100, 5))
+    monkeypatch.setattr("imsvd.engine.stopping.is_distributed", lambda: True)
+    monkeypatch.setattr("imsvd.engine.stopping.largest_of", lambda values, _: values)
+    monkeypatch.setattr("imsvd.engine.stopping.time.monotonic", lambda: float(next(clock)))
+    agreement = Agreement(torch.device("cpu"))
+    assert [agreement.ask(2, last=False) for _ in range(3)] == [2, 2, 2]
+
+
+class Scaled(Line):
+    """Trains as with float16: a scaler drops steps that overflow."""
+
+    def __init__(self, folder: Path, bad: tuple[int, ...], scale: float = 2.0**16) -> None:
+        super().__init__(folder)
+        self.bad = bad
+        precision = MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=scale))
+        self.fabric.strategy.precision = precision
+
+    def loss(self, batch: int) -> Tensor:
+        return super().loss(batch) * (float("inf") if batch in self.bad else 1)
+
+
+def test_a_step_that_a_scaler_drops_does_not_end_the_training(tmp_path: Path) -> None:
+    assert Scaled(tmp_path, bad=(5,)).fit(QUIET)
+
+
+def test_a_scaler_that_drops_every_step_ends_the_training(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no longer finite at step 4"):
+        Scaled(tmp_path, bad=(0, 1, 2, 3), scale=4.0).fit(QUIET)
 
 
 def test_a_checkpoint_is_written_when_its_time_has_come(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ class ForkedChild:
         return self.code
 
 
-def fork_child(job: Job, folder: Path, parallel: int, lock: int) -> ForkedChild:
+def fork_child(job: Job, folder: Path, parallel: int, lock: int, place: int) -> ForkedChild:
     reading, writing = os.pipe()
     pid = os.fork()
     if pid:

@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,13 @@ from rich.console import Console
 from imsvd.errors import InputError, Interrupted
 from imsvd.grid import runner
 from imsvd.grid.jobs import Job, data_fingerprint, read_outcome, run_folder, write_outcome
-from imsvd.grid.runner import GridState, explain_failure, run_grid, threads_per_run
+from imsvd.grid.runner import (
+    GridState,
+    explain_failure,
+    gpus_of_run,
+    run_grid,
+    threads_per_run,
+)
 from tests.grid import made_up, small
 from tests.pretraining import tiny
 
@@ -52,7 +59,7 @@ class Children:
         self.started: list[Job] = []
         self.codes: dict[Job, int] = {}
 
-    def __call__(self, job: Job, folder: Path, parallel: int, lock: int) -> Ended:
+    def __call__(self, job: Job, folder: Path, parallel: int, lock: int, place: int) -> Ended:
         self.started.append(job)
         code = self.codes.get(job, 0)
         if code == 0:
@@ -148,7 +155,7 @@ def test_several_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     at_work: list[Working] = []
     most = 0
 
-    def start(job: Job, folder: Path, parallel: int, lock: int) -> Ended:
+    def start(job: Job, folder: Path, parallel: int, lock: int, place: int) -> Ended:
         nonlocal most
         write_outcome(folder, made_up.outcome(data=DATA))
         at_work.append(Working(0))
@@ -188,7 +195,7 @@ def test_a_signal_is_passed_on_and_ends_the_grid(
 def test_a_run_that_ends_as_the_grid_is_stopped_is_taken_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(job: Job, folder: Path, parallel: int, lock: int) -> Ended:
+    def start(job: Job, folder: Path, parallel: int, lock: int, place: int) -> Ended:
         os.kill(os.getpid(), signal.SIGINT)
         write_outcome(folder, made_up.outcome(data=DATA))
         return Working(0)
@@ -249,3 +256,53 @@ def test_a_real_process_measures_its_own_memory(tmp_path: Path) -> None:
     assert read_outcome(run_folder(tmp_path, job), outcome.data) == outcome
     assert outcome.peak_memory is not None
     assert 100 * 2**20 < outcome.peak_memory < len(held)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "visible", "expected"),
+    [
+        (1, "", [None]),
+        (2, "", ["0,1", "2,3"]),
+        (3, "", ["0", "1", "2,3"]),
+        (6, "", ["0", "0", "1", "1", "2", "3"]),
+        (2, "4,5,GPU-a,7", ["4,5", "GPU-a,7"]),
+    ],
+)
+def test_gpus_are_shared(
+    parallel: int, visible: str, expected: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
+    found = [gpus_of_run(place, parallel).get("CUDA_VISIBLE_DEVICES") for place in range(parallel)]
+    if parallel > 4:  # every GPU is used, and none by more runs than needed
+        assert sorted(set(found), key=str) == ["0", "1", "2", "3"]
+        assert max(found.count(gpu) for gpu in found) == 2
+    else:
+        assert found == expected
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    assert gpus_of_run(0, 2) == {}
+
+
+def test_a_run_takes_the_place_of_the_one_that_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places: list[int] = []
+
+    def start(job: Job, folder: Path, parallel: int, lock: int, place: int) -> Ended:
+        places.append(place)
+        write_outcome(folder, made_up.outcome(data=DATA))
+        return Ended(0) if place else Working(0)
+
+    monkeypatch.setattr(runner, "start_child", start)
+    whole = runner._Runner._collect
+
+    def collect(self: Any) -> None:
+        if len(places) == 3:
+            for child in self.active.values():
+                if isinstance(child, Working):
+                    child.signals.append(0)
+        whole(self)
+
+    monkeypatch.setattr(runner._Runner, "_collect", collect)
+    run_grid(JOBS, tmp_path, Console(quiet=True), parallel=2, report=lambda _: None)
+    assert places == [0, 1, 1]

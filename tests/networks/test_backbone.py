@@ -1,5 +1,8 @@
+import copy
+
 import pytest
 import torch
+from timm.layers.norm_act import BatchNormAct2d
 from torch import nn
 
 from imsvd.errors import InputError
@@ -112,3 +115,23 @@ def test_synchronized_norms_leave_the_network_as_it_was(name: str) -> None:
         assert any(isinstance(module, nn.SyncBatchNorm) for module in synchronized.modules())
         torch.testing.assert_close(synchronized(images), expected, rtol=0, atol=0)
     assert not any(module.training for module in synchronized.modules())
+
+
+def test_synchronized_norms_do_not_look_for_empty_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    capturing: list[bool] = []
+
+    def forward(module: nn.SyncBatchNorm, images: torch.Tensor) -> torch.Tensor:
+        capturing.append(torch.cuda.is_current_stream_capturing())
+        if len(capturing) > 2:
+            raise RuntimeError
+        return images
+
+    monkeypatch.setattr(nn.SyncBatchNorm, "forward", forward)
+    monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
+    network = synchronize_norms(nn.Sequential(nn.BatchNorm2d(2), BatchNormAct2d(2)))
+    found = copy.deepcopy(network)(-torch.ones(1, 2, 1, 1))
+    assert capturing == [True, True]
+    assert found.sum() == 0, "the activation of timm's norm is kept"
+    with pytest.raises(RuntimeError):
+        network(torch.ones(1, 2, 1, 1))
+    assert not torch.cuda.is_current_stream_capturing()

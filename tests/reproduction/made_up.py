@@ -24,7 +24,7 @@ class Children:
         self.score: Callable[[Job], float] = lambda job: 50.0 + job.config.seed
         self.data = data_fingerprint(DATA)
 
-    def __call__(self, job: Job, folder: Path, parallel: int, lock: int) -> Ended:
+    def __call__(self, job: Job, folder: Path, parallel: int, lock: int, place: int) -> Ended:
         self.started.append(job)
         code = self.codes.get(job, 0)
         if code == 0:

@@ -27,7 +27,7 @@ from imsvd.distributed import gather_lists, largest, on_first_rank, rank, togeth
 from imsvd.encoder import Encoder, weights_key
 from imsvd.engine.fabric import Fabric
 from imsvd.engine.hardware import worker_count
-from imsvd.engine.loop import StopRequest
+from imsvd.engine.stopping import StopRequest
 from imsvd.errors import InputError, Interrupted
 from imsvd.evaluation.features import center_crop
 from imsvd.progress import clock, progress_bar

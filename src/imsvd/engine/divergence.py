@@ -113,7 +113,7 @@ def _went_wrong(training: Training[Any], known: set[str]) -> bool:
     if not training.is_finite() or set(not_finite(state_tensors(networks))) - known:
         return True
     # Where gradients are scaled, those that overflow are dropped, as they should be.
-    scaled = bool(training.fabric.strategy.precision.state_dict())
+    scaled = getattr(training.fabric.strategy.precision, "scaler", None) is not None
     return not scaled and bool(not_finite(gradients(networks)))
 
 

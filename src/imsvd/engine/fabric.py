@@ -6,6 +6,7 @@ matplotlib: 90 MiB and a second or two for every command.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,10 @@ def _hidden(package: str) -> Iterator[None]:
 
 with _hidden("torchmetrics"):
     from lightning_fabric import Fabric
+    from lightning_fabric.strategies.ddp import DDPStrategy
     from lightning_fabric.utilities.exceptions import MisconfigurationException
 
-__all__ = ["Fabric", "MisconfigurationException"]
+# Its notices (devices in use, advice on tensor cores) are no results; warnings still appear.
+logging.getLogger("lightning_fabric").setLevel(logging.WARNING)
+
+__all__ = ["DDPStrategy", "Fabric", "MisconfigurationException"]

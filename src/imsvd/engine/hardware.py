@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from imsvd.config import ComputeSettings
-from imsvd.engine.fabric import Fabric, MisconfigurationException
+from imsvd.engine.fabric import DDPStrategy, Fabric, MisconfigurationException
 from imsvd.errors import InputError
 from imsvd.networks import synchronize_norms
 from imsvd.networks.winograd import use_winograd
-from imsvd.processors import usable_processors
+from imsvd.processors import reading_processes, usable_processors
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -33,7 +33,8 @@ def launch(compute: ComputeSettings) -> Fabric:
         devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # torchrun's processes
     options: dict[str, Any] = {}
     if devices not in (1, "auto") or compute.nodes > 1:
-        options["strategy"] = "ddp"
+        options["strategy"] = DDPStrategy(gradient_as_bucket_view=compute.gradient_views)
+    set_up_device(compute)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -53,6 +54,12 @@ def launch(compute: ComputeSettings) -> Fabric:
             ) from error
     _require_all_processes(fabric)
     return fabric
+
+
+def set_up_device(compute: ComputeSettings) -> None:
+    """Apply the settings that PyTorch keeps for the whole process."""
+    torch.backends.cudnn.benchmark = compute.cudnn_benchmark
+    torch.set_float32_matmul_precision("high" if compute.tf32 else "highest")
 
 
 def _require_all_processes(fabric: Fabric) -> None:
@@ -82,14 +89,6 @@ def _started_processes() -> int:
     return int(number) if number.isdecimal() else 1
 
 
-# On two cores of an EPYC, 224-pixel views of ImageNet photographs: about 250 images per second and
-# core on the fast path, 70 through torchvision.
-_CHEAPER = 3
-# Eight workers on the fast path give 2,000 images per second, about what a fast GPU consumes with a
-# ResNet-50 and two views (an estimate, not measured on a GPU). The slow path needs more workers.
-_MOST_CHEAP, _MOST = 8, 16
-
-
 def worker_count(compute: ComputeSettings, fabric: Fabric, *, cheap: bool = False) -> int:
     """Return how many processes per rank prepare images.
 
@@ -106,13 +105,7 @@ def worker_count(compute: ComputeSettings, fabric: Fabric, *, cheap: bool = Fals
         # SLURM binds each rank to cores of its own: all cores seen here belong to this rank.
         own = os.environ.get("SLURM_CPUS_PER_TASK", "")
         per_rank = max(per_rank, min(cores, int(own) if own.isdecimal() else 0))
-    if fabric.device.type == "cpu":
-        # Training needs the cores itself and is slower than any worker.
-        wanted = per_rank // (2 * _CHEAPER if cheap else 2)
-    else:
-        # The cores are free for images, but workers that outpace the GPU only hold memory.
-        wanted = min(per_rank, _MOST_CHEAP if cheap else _MOST)
-    return max(1, min(wanted, _MOST))
+    return reading_processes(fabric.device.type, per_rank, cheap=cheap)
 
 
 def _precision(wanted: str, accelerator: str) -> Any:

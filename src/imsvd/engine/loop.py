@@ -14,7 +14,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import FrameType, TracebackType
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
@@ -30,15 +29,19 @@ from imsvd.checkpoints import (
     seed_step,
 )
 from imsvd.datasets import BadImage, ImageSource, Quarantine
-from imsvd.distributed import any_rank, gather_lists, largest, on_first_rank, rank, together
+from imsvd.distributed import any_rank, gather_lists, on_first_rank, rank, together
 from imsvd.engine.divergence import copied, keep_bad_step
 from imsvd.engine.fabric import Fabric
+from imsvd.engine.stopping import Agreement, StopRequest, require_same_start
+from imsvd.engine.tracing import not_finite, state_tensors
 from imsvd.errors import DivergedError, InputError, Interrupted
 from imsvd.files import remove_leftovers
 from imsvd.progress import progress_bar
 
 B = TypeVar("B")
 
+SMALLEST_SCALE = 1.0
+"""Scale of float16 gradients below which every step has overflowed for a long time."""
 _SAVE, _STOP = 1, 2  # what a rank wants after a step; the most urgent wish wins
 
 BAD_IMAGES = "bad_images.jsonl"
@@ -162,7 +165,15 @@ class Training(ABC, Generic[B]):
         return {"": self._whole}
 
     def is_finite(self) -> bool:
-        """Whether every loss since the last checkpoint was a finite number."""
+        """Whether every loss since the last checkpoint was a finite number.
+
+        With float16, single steps may overflow: they are dropped, and the scale is halved. Then the
+        scale tells, and the statistics of BatchNorm, which a dropped step has changed.
+        """
+        if self._scaler is not None and float(self._scaler.get_scale()) < SMALLEST_SCALE:
+            return False
+        if self._scaler is not None and not_finite(state_tensors(self.networks())):
+            return False
         return bool(torch.isfinite(self.loss_sum))
 
     def replay_facts(self) -> dict[str, Any]:
@@ -227,6 +238,7 @@ class Training(ABC, Generic[B]):
 
     def _run(self, stop: StopRequest, display: Display) -> None:
         saved_at = time.monotonic()
+        agreement = Agreement(self.fabric.device)
         self.begin_epoch()
         for batch in self.batches(range(self.step, self.last_step)):
             self.train_step(batch)
@@ -239,8 +251,7 @@ class Training(ABC, Generic[B]):
                 self._refuse_divergence()
                 self.end_epoch()
             due = time.monotonic() - saved_at > 60 * self.plan.checkpoint_minutes
-            # Ranks have clocks and signals of their own, but must save and stop together.
-            urgency = largest(_STOP if stop.requested else _SAVE * due, self.fabric.device)
+            urgency = agreement.ask(_STOP if stop.requested else _SAVE * due, last=epoch_ended)
             if epoch_ended or urgency:
                 self._report_bad_images()
                 self.save()
@@ -263,8 +274,19 @@ class Training(ABC, Generic[B]):
         self.fabric.backward(loss)
         self.optimizer.step()
         self.step += 1
-        self.loss_sum += loss.detach()  # stays on the device: no step waits for it
+        self._add_up(loss.detach())
         self.after_step()
+
+    def _add_up(self, loss: Tensor) -> None:
+        """Remember whether the loss was finite; it stays on the device, so that no step waits for it."""
+        if self._scaler is not None:  # has dropped the step and lowered its scale
+            loss = loss.nan_to_num(0, 0, 0)
+        self.loss_sum += loss
+
+    @property
+    def _scaler(self) -> Any:
+        """What scales float16 gradients, if anything does."""
+        return getattr(self.fabric.strategy.precision, "scaler", None)
 
     @property
     def epoch(self) -> int:
@@ -379,50 +401,6 @@ class StepBar:
     def say(self, text: str) -> None:
         """Print a line above the bar."""
         self._bar.console.print(text, highlight=False)
-
-
-class StopRequest:
-    """While active, remembers the first Ctrl-C or SIGTERM; a second one acts at once."""
-
-    def __init__(self) -> None:
-        self.signal_number = 0
-        self._previous: dict[int, Any] = {}
-
-    @property
-    def requested(self) -> bool:
-        """Whether a signal has arrived."""
-        return bool(self.signal_number)
-
-    def __enter__(self) -> StopRequest:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            try:
-                self._previous[number] = signal.signal(number, self._remember)
-            except ValueError:  # outside the main thread signals belong to someone else
-                return self
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _remember(self, number: int, frame: FrameType | None) -> None:
-        del frame
-        self.signal_number = number
-        signal.signal(number, self._previous[number])
-
-
-def require_same_start(step: int, images: str) -> None:
-    """Raise if ranks would continue from different steps, or with other images than each other."""
-    if len(set(gather_lists([(step, images)]))) > 1:
-        raise InputError(
-            "the processes do not see the same checkpoint and images; put --out and the data on a disk "
-            "that all machines share."
-        )
 
 
 def shared_quarantine(source: ImageSource, limit: float, place: Path) -> Quarantine:

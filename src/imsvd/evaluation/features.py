@@ -31,6 +31,7 @@ from imsvd.datasets.reading import load_batches
 from imsvd.distributed import gather_lists, own_slice, together, world_size
 from imsvd.encoder import Encoder, encoding_device
 from imsvd.errors import InputError
+from imsvd.processors import reading_processes
 from imsvd.progress import progress_bar
 
 LONGEST_STRIP = 16
@@ -253,7 +254,7 @@ def encode_split_shares(
     shares = []
     for split in ("train", "test"):
         source = labeled_source(data, split)
-        share = _own_batches(source)
+        share = own_batches(source)
         readers = 0 if small_image_size(source) is not None else workers
         # Only the total is reported, once all ranks have finished.
         encode = functools.partial(
@@ -272,12 +273,17 @@ def encode_source(
     name: str,
     console: Console,
     device: torch.device,
-    workers: int = 0,
+    workers: int | None = None,
     *,
     report: bool = True,
 ) -> Features:
-    """Extract backbone features from all images of `source`, with a progress bar called `name`."""
+    """Extract backbone features from all images of `source`, with a progress bar called `name`.
+
+    By default, small images are read in this process and others by as many as fit the machine.
+    """
     description = encoder.description
+    if workers is None:
+        workers = 0 if small_image_size(source) is not None else reading_processes(device.type)
     with progress_bar(console) as bar:
         task = bar.add_task(f"features of {name}", total=len(source))
         found = extract_features(
@@ -305,7 +311,8 @@ def labeled_source(data: str | Path, split: Literal["train", "test"]) -> ImageSo
     return source
 
 
-def _own_batches(source: ImageSource) -> ImageSource:
+def own_batches(source: ImageSource) -> ImageSource:
+    """Return this rank's share of `source`, in whole batches of `BATCH_SIZE`."""
     if world_size() == 1:
         return source
     own = own_slice(math.ceil(len(source) / BATCH_SIZE))

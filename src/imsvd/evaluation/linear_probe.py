@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
+from imsvd.encoder import encoding_device
 from imsvd.errors import InputError
 from imsvd.evaluation.features import check_features, check_labels, check_widths
 from imsvd.settings import Settings
@@ -35,6 +36,20 @@ class LinearProbeSettings(Settings):
 
 
 _DEFAULTS = LinearProbeSettings()
+
+
+_COPIES = 4
+"""How often the features must fit into a GPU: standardized, as logits in float64, and as gradients."""
+
+
+def fitting_device(features: Tensor) -> torch.device:
+    """Return where to fit: the device that encodes, unless its memory is too small."""
+    device = encoding_device()
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        if _COPIES * features.nbytes > free:
+            return features.device
+    return device
 
 
 class _Classifier(NamedTuple):
@@ -61,6 +76,7 @@ def linear_probe(
     check_widths(train, test)
     check_labels("training", train, train_labels)
     check_labels("test", test, test_labels)
+    train = train.to(fitting_device(train))
     classes, targets = torch.unique(train_labels.to(train.device), return_inverse=True)
     if len(classes) < 2:
         raise InputError("a linear probe needs training images of at least two classes.")

@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from rich.console import Console
 
-from imsvd.engine.loop import StopRequest
+from imsvd.engine.stopping import StopRequest
 from imsvd.errors import InputError, Interrupted
 from imsvd.grid.display import ActiveRun, GridDisplay, remaining_seconds
 from imsvd.grid.jobs import (
@@ -114,6 +115,8 @@ class _Runner:
         self.state, self.out, self.lock = state, out, lock
         self.display, self.parallel, self.report = display, parallel, report
         self.active: dict[Job, Child] = {}
+        self.places: dict[Job, int] = {}
+        """Number of each active run below `parallel`, which decides its GPUs."""
         self.read: dict[Job, tuple[int, list[dict[str, Any]]]] = {}
         """Epoch records of active runs, with the file size at which they were read."""
 
@@ -144,7 +147,10 @@ class _Runner:
             self._fail(job, str(error))
             return
         (folder / FAILURE).unlink(missing_ok=True)
-        self.active[job] = start_child(job, folder, self.parallel, self.lock)
+        taken = set(self.places.values())
+        place = next(number for number in range(self.parallel) if number not in taken)
+        self.places[job] = place
+        self.active[job] = start_child(job, folder, self.parallel, self.lock, place)
         self.display.begin(job, self.state.done + len(self.active))
 
     def _collect(self) -> None:
@@ -152,7 +158,7 @@ class _Runner:
         for job, child in list(self.active.items()):
             code = child.poll()
             if code is not None:
-                del self.active[job]
+                del self.active[job], self.places[job]
                 self._conclude(job, code)
         records = {job: self._records(job) for job in self.active}
         self.display.update(self.state.done, self._remaining(records), records)
@@ -178,7 +184,7 @@ class _Runner:
             child.send_signal(signal.SIGTERM)
         for job, child in list(self.active.items()):
             code = child.wait()
-            del self.active[job]
+            del self.active[job], self.places[job]
             if code == 0:  # it finished before the signal arrived
                 self._conclude(job, code)
 
@@ -195,8 +201,8 @@ class _Runner:
         return remaining_seconds(waiting, active, self.state.outcomes, self.parallel)
 
 
-def start_child(job: Job, folder: Path, parallel: int, lock: int) -> Child:
-    """Start the process of a job; it holds the grid's lock until it ends."""
+def start_child(job: Job, folder: Path, parallel: int, lock: int, place: int) -> Child:
+    """Start the process of a job, the one of number `place`; it holds the grid's lock until it ends."""
     command = [sys.executable, "-m", "imsvd.grid.worker", str(folder), "--parallel", str(parallel)]
     with (folder / "output.txt").open("ab") as output:
         return subprocess.Popen(
@@ -204,11 +210,27 @@ def start_child(job: Job, folder: Path, parallel: int, lock: int) -> Child:
             stdin=subprocess.PIPE,  # closes when this process dies, which stops the child
             stdout=output,
             stderr=output,
-            env={**os.environ, "OMP_NUM_THREADS": str(threads_per_run(parallel))},
+            env={
+                **os.environ,
+                **gpus_of_run(place, parallel),
+                "OMP_NUM_THREADS": str(threads_per_run(parallel)),
+            },
             pass_fds=[lock],
             # Ctrl-C reaches the whole process group; children must get one signal, from us.
             start_new_session=True,
         )
+
+
+def gpus_of_run(place: int, parallel: int) -> dict[str, str]:
+    """Return the variable that gives run `place` of `parallel` its share of the GPUs, if there are any."""
+    count = torch.cuda.device_count()
+    if parallel == 1 or not count:
+        return {}
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = listed.split(",") if listed else [str(number) for number in range(count)]
+    first, last = place * count // parallel, (place + 1) * count // parallel
+    own = names[first:last] or [names[place % count]]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(own)}
 
 
 def threads_per_run(parallel: int) -> int:

@@ -7,11 +7,12 @@ import functools
 from typing import Any, Literal, Self
 
 import timm
+import torch
 import torchvision
 from pydantic import Field, JsonValue
 from timm.layers.norm_act import convert_sync_batchnorm
 from timm.models import group_parameters
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from imsvd.errors import InputError
@@ -209,6 +210,29 @@ def freeze_stages(backbone: nn.Module, count: int) -> None:
             fix_statistics(module)
 
 
+class EqualBatches(nn.Module):
+    """What a synchronized BatchNorm becomes of which no rank ever has an empty batch.
+
+    PyTorch's leaves out the statistics of empty batches, for which the host waits for the GPU three
+    times a layer, except while a CUDA graph is captured. This is the path that it then takes.
+    """
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Normalize `images`."""
+        is_capturing = torch.cuda.is_current_stream_capturing
+        torch.cuda.is_current_stream_capturing = lambda: True
+        try:
+            normalized: Tensor = super().forward(images)
+        finally:
+            torch.cuda.is_current_stream_capturing = is_capturing
+        return normalized
+
+
+@functools.cache
+def _of_equal_batches(kind: type[nn.Module]) -> type[nn.Module]:
+    return type(f"EqualBatches{kind.__name__}", (EqualBatches, kind), {})
+
+
 def synchronize_norms(network: nn.Module) -> nn.Module:
     """Return `network` with BatchNorm statistics shared by all ranks, except where they are fixed.
 
@@ -218,6 +242,9 @@ def synchronize_norms(network: nn.Module) -> nn.Module:
     modules = network.named_modules()
     fixed = [name for name, module in modules if isinstance(module, FixedStatistics)]
     synchronized: nn.Module = convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
+    for module in synchronized.modules():
+        if isinstance(module, nn.SyncBatchNorm):
+            module.__class__ = _of_equal_batches(type(module))  # type: ignore[assignment,arg-type]
     for name in fixed:
         fix_statistics(synchronized.get_submodule(name))
     return synchronized

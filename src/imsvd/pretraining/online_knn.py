@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import nn
 
 from imsvd.config import Config
-from imsvd.datasets import ImageSource, Subset, open_source
+from imsvd.datasets import ImageSource, Subset, open_source, small_image_size
+from imsvd.distributed import share_buffers, together
+from imsvd.engine.fabric import Fabric
+from imsvd.engine.hardware import worker_count
 from imsvd.errors import InputError
-from imsvd.evaluation import Features, KNNSettings, extract_features, knn, usable_neighbors
+from imsvd.evaluation import Features, KNNSettings, extract_features
+from imsvd.evaluation.features import own_batches
+from imsvd.evaluation.knn import knn_of_shares
+from imsvd.networks import feature_width
 
 HELD_OUT = 5
 """Without a test split, every fifth training image is a query; the rest form the bank."""
@@ -19,19 +26,17 @@ HELD_OUT = 5
 class OnlineKNN:
     """Measures kNN accuracy on at most `knn_samples` images of each split."""
 
-    def __init__(self, config: Config, train: ImageSource, device: torch.device) -> None:
-        self.config, self.device = config, device
+    def __init__(self, config: Config, train: ImageSource, fabric: Fabric) -> None:
+        self.config, self.fabric = config, fabric
         self.bank, self.queries = _choose(config, train)
         self.images = len(self.queries)
 
     @classmethod
-    def where_possible(
-        cls, config: Config, train: ImageSource, device: torch.device
-    ) -> OnlineKNN | None:
+    def where_possible(cls, config: Config, train: ImageSource, fabric: Fabric) -> OnlineKNN | None:
         """Return the check if there are labels to compare with and it is not switched off."""
         if train.labels is None or config.training.knn_every == 0:
             return None
-        return cls(config, train, device)
+        return cls(config, train, fabric)
 
     def due(self, epoch: int) -> bool:
         """Whether `epoch`, counted from 1, ends with a check."""
@@ -40,18 +45,21 @@ class OnlineKNN:
     def __call__(
         self, backbone: nn.Module, progress: Callable[[int, int], None] | None = None
     ) -> dict[str, float]:
-        """Return `{"knn_20": …}` in percent; `progress` is called with images done and in total."""
-        known, total = len(self.bank), len(self.bank) + len(self.queries)
+        """Return `{"knn_20": …}` in percent; every rank must call this and encodes its share.
+
+        `progress` is called with this rank's images, done and in total.
+        """
+        share_buffers(backbone)  # ranks without synchronized BatchNorm have statistics of their own
+        shares = [own_batches(source) for source in (self.bank, self.queries)]
+        known, total = len(shares[0]), sum(map(len, shares))
         bank = self._features(
-            backbone, self.bank, progress and (lambda done, _: progress(done, total))
+            backbone, shares[0], progress and (lambda done, _: progress(done, total))
         )
         queries = self._features(
-            backbone, self.queries, progress and (lambda done, _: progress(known + done, total))
+            backbone, shares[1], progress and (lambda done, _: progress(known + done, total))
         )
-        assert bank.labels is not None
-        assert queries.labels is not None
-        settings = usable_neighbors(KNNSettings(neighbors=(20,)), len(bank.features))
-        return knn(bank.features, bank.labels, queries.features, queries.labels, settings)
+        settings = KNNSettings(neighbors=(20,))
+        return knn_of_shares(bank, queries, settings, self.fabric.device)
 
     def _features(
         self,
@@ -60,15 +68,21 @@ class OnlineKNN:
         progress: Callable[[int, int], None] | None,
     ) -> Features:
         view = self.config.views.views[0]
-        return extract_features(
+        small = small_image_size(source) is not None if len(source) else True
+        encode = partial(
+            extract_features,
             backbone,
             source,
             size=self.config.views.whole_image_size,
             mean=view.mean,
             std=view.std,
-            device=self.device,
+            device=self.fabric.device,
+            workers=0 if small else worker_count(self.config.compute, self.fabric),
             progress=progress,
         )
+        found = together(encode if len(source) else lambda: None)
+        found = found or Features(torch.empty(0, feature_width(backbone)), source.labels, {})
+        return found._replace(attributes={})  # only labels are compared
 
 
 def _choose(config: Config, train: ImageSource) -> tuple[ImageSource, ImageSource]:

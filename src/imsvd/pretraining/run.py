@@ -249,11 +249,13 @@ class Pretraining(MethodTraining[Batch]):
         method = lay_out(method, fabric)
         if fabric.device.type == "cpu":
             use_processor_well(method)
+        if config.compute.compile:
+            method.backbone.compile()
         images, steps = source.fingerprint(), self.order.steps_per_epoch
         super().__init__(config, run, fabric, method, images, steps)
         # Ranks must draw different dropout, and a checkpoint holds the random state of one of them.
         self.seed_every_step = fabric.world_size > 1
-        self.knn = OnlineKNN.where_possible(config, source, fabric.device)
+        self.knn = OnlineKNN.where_possible(config, source, fabric)
         width = feature_width(method.backbone)
         self.code = (
             None if config.code is None else CodeTraining(config.code, config, width, fabric)
@@ -265,7 +267,7 @@ class Pretraining(MethodTraining[Batch]):
         """Open the images and the logs; measure pretrained weights before their first step."""
         config = self.config
         if config.init is not None and self.step == 0:
-            on_first_rank(lambda: self._measure_before(console))
+            self._measure_before(console)
         self.quarantine = shared_quarantine(self.source, config.data.bad_image_limit, self.run.path)
         self._batches = build_batches(
             self.source,
@@ -283,13 +285,17 @@ class Pretraining(MethodTraining[Batch]):
         measure = self.knn or self.retrieval
         if measure is None:
             return
-        with progress_bar(console) as bar:
-            task = bar.add_task("measuring the pretrained encoder", total=None)
-            measured = measure(
-                self.method.backbone,
-                lambda done, total: bar.update(task, completed=done, total=total),
-            )
-        self.before = {**measured, "images": measure.images}
+
+        def run() -> None:
+            with progress_bar(console) as bar:
+                task = bar.add_task("measuring the pretrained encoder", total=None)
+                measured = measure(
+                    self.method.backbone,
+                    lambda done, total: bar.update(task, completed=done, total=total),
+                )
+            self.before = {**measured, "images": measure.images}
+
+        run() if self.knn is not None else on_first_rank(run)
 
     def extra_state(self) -> dict[str, Any]:
         """Return the time spent, the means of an unfinished epoch, and what was measured before."""
@@ -328,8 +334,10 @@ class Pretraining(MethodTraining[Batch]):
             self.code.step(self._output.features, lr, self.step / self.last_step)
 
     def measure_epoch(self) -> dict[str, Any]:
-        """Return the means of the epoch, those of the code included."""
+        """Return the means of the epoch, those of the code included, and kNN accuracy if it is due."""
         record = super().measure_epoch()
+        if self.knn is not None and self.knn.due(self.epoch):
+            record["knn"] = self.knn(self.method.backbone)
         if self.code is not None:
             for name in _LESS_THAN_THE_CODE:
                 record["health"].pop(name, None)
@@ -337,9 +345,7 @@ class Pretraining(MethodTraining[Batch]):
         return record
 
     def check(self, record: dict[str, Any]) -> None:
-        """Measure kNN accuracy if it is due, and at the end what training has changed."""
-        if self.knn is not None and self.knn.due(self.epoch):
-            record["knn"] = self.knn(self.method.backbone)
+        """Measure at the end what training has changed."""
         if self.before:
             record["before"] = self.before
         if self.retrieval is not None and self.epoch == self.config.training.epochs:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from imsvd.checkpoints import load_newest_checkpoint
 from imsvd.engine.fabric import Fabric
-from imsvd.engine.loop import StopRequest
+from imsvd.engine.stopping import StopRequest
 from imsvd.errors import InputError, Interrupted
 from imsvd.evaluation.coco import DetectionSettings, open_coco, run_coco
 from imsvd.evaluation.coco.model import batch_norms, build_detector
