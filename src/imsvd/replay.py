@@ -17,6 +17,7 @@ from torch import Tensor
 
 from imsvd.config import Config, override
 from imsvd.datasets import ImageSource
+from imsvd.discretizing.directions import FeatureDirections
 from imsvd.discretizing.head import HeadTraining
 from imsvd.distributed import gather_lists
 from imsvd.encoder import Encoder, describe_encoder
@@ -141,7 +142,11 @@ def _rebuild(
         GivenFeatures(width), width, (), description.size, description.mean, description.std
     )
     features = np.empty((facts["images"], 0, 0), np.float16)
-    return HeadTraining(config, run, fabric, Encoder(description, backbone), "", features)
+    reader: GivenFeatures | FeatureDirections = GivenFeatures(width)
+    if count := facts["directions"]:  # their values are part of the state
+        reader = FeatureDirections(torch.zeros(width), torch.zeros(width, count))
+    encoder = Encoder(description, backbone)
+    return HeadTraining(config, run, fabric, encoder, "", features, reader)
 
 
 def print_replay(found: Replay, run: str | Path, console: Console) -> None:

@@ -181,8 +181,11 @@ class HeadTraining(MethodTraining[FeaturePair]):
         return head
 
     def replay_facts(self) -> dict[str, Any]:
-        """Return the number of images and the width of their features."""
-        return {"images": len(self.features), "width": self.encoder.num_features}
+        """Return the number of images, the width of their features, and what the head reads of them."""
+        reader = self.method.get_submodule("backbone")
+        directions = reader.num_features if isinstance(reader, FeatureDirections) else 0
+        width = self.encoder.num_features
+        return {"images": len(self.features), "width": width, "directions": directions}
 
     def write_outputs(self) -> None:
         """Write the encoder, backbone included, when the head is complete."""
