@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
 
 from imsvd.bench import beside, comparison, step
@@ -47,6 +48,7 @@ def test_a_measurement_has_its_busy_processes(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(step.NETWORKS, "small", step.Network("tiny", tiny))
     monkeypatch.setattr(step, "IMAGES", 16)
     case = BesideCase("sleeping", "small", 0.01, 1)
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)  # other tests need one
     assert BENCHMARK.measure(case)["images_per_second"] > 0
     assert [child.poll() is not None for child in started] == [True]
 
