@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from imsvd.discretizing.capacity import CodeSize, Trial, choose_size, ladder, read_trials
+from imsvd.discretizing.held_out import fewest_images
+from imsvd.discretizing.run import measurable_sizes
 from imsvd.errors import InputError
 
 
@@ -34,9 +36,9 @@ def test_too_few_images_for_any_code_are_refused() -> None:
 
 def test_the_size_with_most_that_lasts_is_chosen(tmp_path: Path) -> None:
     trials = {
-        CodeSize(8, 2): Trial(CodeSize(8, 2), 3.0, 0.1),
-        CodeSize(16, 2): Trial(CodeSize(16, 2), 5.0, 0.2),
-        CodeSize(32, 2): Trial(CodeSize(32, 2), 9.0, 4.5),
+        CodeSize(8, 2): Trial(CodeSize(8, 2), 3.0, 1.0),
+        CodeSize(16, 2): Trial(CodeSize(16, 2), 5.0, 0.9),
+        CodeSize(32, 2): Trial(CodeSize(32, 2), 9.0, 0.4),
     }
     path = tmp_path / "capacity.json"
     assert choose_size(list(trials), trials.__getitem__, path, "a") == CodeSize(16, 2)
@@ -52,7 +54,7 @@ def test_an_interrupted_choice_does_not_repeat_its_trials(tmp_path: Path) -> Non
             made.append(size)
             raise KeyboardInterrupt
         made.append(size)
-        return Trial(size, float(size.variables), 0.0)
+        return Trial(size, float(size.variables), 1.0)
 
     with pytest.raises(KeyboardInterrupt):
         choose_size(sizes, attempt, path, "a")
@@ -60,3 +62,10 @@ def test_an_interrupted_choice_does_not_repeat_its_trials(tmp_path: Path) -> Non
     assert made.count(CodeSize(8, 2)) == 1
     choose_size(sizes, attempt, path, "other settings")
     assert made.count(CodeSize(8, 2)) == 2
+
+
+def test_sizes_that_too_few_images_can_measure_are_left_out() -> None:
+    small, large = CodeSize(16, 2), CodeSize(32, 4)
+    assert measurable_sizes([small, large], fewest_images(96)) == [small, large]
+    assert measurable_sizes([small, large], fewest_images(96) - 1) == [small]
+    assert measurable_sizes([large, small], 10) == [small]

@@ -9,7 +9,13 @@ from numpy.typing import NDArray
 from torch import nn
 
 from imsvd.discretizing.feature_file import Half
-from imsvd.discretizing.held_out import measure_codes, one_hot_codes, shared_nats
+from imsvd.discretizing.held_out import (
+    measure_codes,
+    one_hot_codes,
+    shared_nats,
+    unrepeated_share,
+)
+from tests.oracles import repetition as oracle
 
 UNITS = (4, 4)
 
@@ -51,7 +57,7 @@ def test_codes_of_made_up_features() -> None:
     assert found["share_agreeing"] == 0.5
     assert found["shared_nats"] == pytest.approx(0)
     assert found["surviving_nats"] == pytest.approx(0)
-    assert found["repeated_nats"] == pytest.approx(0)
+    assert found["unrepeated_share"] == 1
 
 
 def code_features(*views: NDArray[np.int64]) -> Half:
@@ -74,12 +80,50 @@ def test_information_that_lasts_is_counted_once() -> None:
     rows = np.arange(4000)
     independent = measure_codes(identity_head(), code_features(free, free, free), rows, UNITS)
     assert independent["surviving_nats"] == pytest.approx(2 * math.log(4), abs=0.02)
-    assert independent["repeated_nats"] == pytest.approx(0, abs=0.005)
+    assert independent["unrepeated_share"] == pytest.approx(1, abs=0.01)
     repeated = measure_codes(identity_head(), code_features(copies, copies, copies), rows, UNITS)
     assert repeated["surviving_nats"] == pytest.approx(2 * math.log(4), abs=0.02)
-    assert repeated["repeated_nats"] == pytest.approx(math.log(4), abs=0.02)
+    assert repeated["unrepeated_share"] == pytest.approx(0.5, abs=0.05)
     fleeting = measure_codes(identity_head(), code_features(free, changed, free), rows, UNITS)
     assert fleeting["surviving_nats"] == pytest.approx(0, abs=0.01)
+
+
+def noisy(codes: NDArray[np.int64], share: float, seed: int) -> NDArray[np.int64]:
+    """Return `codes` (n, m) of 4 units, of which `share` are drawn again."""
+    random = np.random.default_rng(seed)
+    return np.where(random.random(codes.shape) < share, random.integers(0, 4, codes.shape), codes)
+
+
+def share_of(first: NDArray[np.int64], second: NDArray[np.int64]) -> float:
+    one, other = (torch.from_numpy(np.eye(4)[c].reshape(len(c), -1)) for c in (first, second))
+    return unrepeated_share(
+        one.T @ one, other.T @ other, one.T @ other, (4,) * first.shape[1], len(first)
+    )
+
+
+@pytest.mark.parametrize("images", [400, 4000])
+def test_what_variables_repeat_is_told_from_chance(images: int) -> None:
+    # Ten independent variables: thirty free frequencies look dependent in few images.
+    free = np.random.default_rng(0).integers(0, 4, (images, 10))
+    assert share_of(noisy(free, 0.3, 1), noisy(free, 0.3, 2)) > 0.95
+    copies = np.arange(10) // 2
+    assert share_of(noisy(free, 0.3, 1)[:, copies], noisy(free, 0.3, 2)[:, copies]) < 0.6
+
+
+def test_the_share_is_that_of_gaussian_canonical_correlations() -> None:
+    free = np.random.default_rng(0).integers(0, 4, (20_000, 3))
+    codes = free[:, [0, 0, 1, 2]]
+    first, second = noisy(codes, 0.05, 1), noisy(codes, 0.1, 2)
+    assert share_of(first, second) == pytest.approx(
+        oracle.unrepeated_share(first, second), abs=0.01
+    )
+
+
+def test_unused_units_and_too_few_images() -> None:
+    codes = np.random.default_rng(0).integers(0, 3, (500, 2))  # the fourth unit is never taken
+    assert share_of(noisy(codes, 0, 1), codes) == pytest.approx(1, abs=0.05)
+    assert math.isnan(share_of(codes[:9], codes[:9]))
+    assert share_of(codes * 0, codes * 0) == 1  # nothing is said, and nothing repeated
 
 
 def test_one_hot_codes_name_the_most_probable_unit() -> None:

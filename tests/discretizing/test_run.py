@@ -165,7 +165,8 @@ def test_the_size_is_chosen_by_itself_and_drawn(
     assert command(words) == 0, command.err
     trials = RunFolder(out).trials()
     sizes = [(trial["variables"], trial["units"]) for trial in trials]
-    assert sizes == [(4, 2), (2, 4), (8, 2), (4, 4), (3, 8)]
+    # 48 held-out images cannot tell what three variables of eight units repeat.
+    assert sizes == [(4, 2), (2, 4), (8, 2), (4, 4)]
     best = max(trials, key=lambda trial: trial["lasting_nats"])
     assert [trial for trial in trials if trial["best"]] == [best]
     units = imsvd.load(out).description.units

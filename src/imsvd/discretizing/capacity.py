@@ -2,19 +2,14 @@
 
 A variable is worth what it still says when the image is seen again: the information that its units
 in one view have about its units in another view, I(c'_m; c''_m). Variables that depend on each other
-say part of it twice. With independent variables, the two views' codes share
+say part of it twice. The criterion is what they say once,
 
-    I(C'; C'') = Σ_m I(c'_m; c''_m),
+    lasting information = Σ_m I(c'_m; c''_m) · share that is not repeated,
 
-and with variables that depend on each other along a tree, at most what the tree's edges repeat,
-Σ_(m,n) I(c_m; c_n), is lost. The criterion is the difference,
-
-    lasting information = Σ_m I(c'_m; c''_m) - Σ_tree I(c_m; c_n),
-
-over the tree of the most dependent pairs (Chow and Liu, 1968), measured from hard codes of images
-that the head was not trained on, and corrected for what few images show by chance. A head that
-memorizes its images, variables that repeat each other, and units that change from view to view all
-lower it. A short training per size is enough to compare sizes.
+measured from hard codes of images that the head was not trained on, and corrected for what few
+images show by chance (`imsvd.discretizing.held_out`). A head that memorizes its images, variables that
+repeat each other, and units that change from view to view all lower it. A short training per size is
+enough to compare sizes.
 """
 
 from __future__ import annotations
@@ -46,21 +41,27 @@ class CodeSize(NamedTuple):
         """Bits of the code."""
         return self.variables * bits_of(self.units)
 
+    @property
+    def freedom(self) -> int:
+        """Frequencies of units that can differ freely."""
+        return self.variables * (self.units - 1)
+
     def __str__(self) -> str:
         return f"{self.variables} × {self.units}"
 
 
 class Trial(NamedTuple):
-    """A size, and what its code says on held-out images, in nats."""
+    """A size, and the nats that its code still says of held-out images in another view."""
 
     size: CodeSize
     surviving: float
-    repeated: float
+    unrepeated: float
+    """Share of it that variables do not repeat."""
 
     @property
     def lasting(self) -> float:
         """The criterion."""
-        return self.surviving - self.repeated
+        return self.surviving * self.unrepeated
 
 
 def bits_of(units: int) -> int:
@@ -140,7 +141,7 @@ def read_trials(path: Path, key: str | None = None) -> list[Trial]:
             Trial(
                 CodeSize(row["variables"], row["units"]),
                 row["surviving_nats"],
-                row["repeated_nats"],
+                row["unrepeated_share"],
             )
             for row in content["trials"]
         ]
@@ -156,7 +157,7 @@ def _write(path: Path, key: str, trials: Sequence[Trial]) -> None:
             "units": trial.size.units,
             "bits": trial.size.bits,
             "surviving_nats": trial.surviving,
-            "repeated_nats": trial.repeated,
+            "unrepeated_share": trial.unrepeated,
             "lasting_nats": trial.lasting,
             "best": trial is best,
         }

@@ -22,6 +22,7 @@ from imsvd.discretizing.capacity import CodeSize, Trial, choose_size, ladder, re
 from imsvd.discretizing.directions import FeatureDirections, lasting_directions
 from imsvd.discretizing.feature_file import Half, Rows
 from imsvd.discretizing.head import HeadTraining, split_rows
+from imsvd.discretizing.held_out import fewest_images
 from imsvd.discretizing.neighborhoods import feature_neighbors
 from imsvd.distributed import barrier, on_first_rank
 from imsvd.encoder import (
@@ -225,6 +226,9 @@ def choose_by_trials(
     """Train each size for a short while and return the one whose code says most that lasts."""
     images = len(shared.source)
     held_out = min(0.5, max(0.1, TRIAL_HELD_OUT / images))
+    sizes = measurable_sizes(sizes, len(split_rows(images, held_out, 0)[1]))
+    if len(sizes) == 1:
+        return sizes[0]
     bar = progress_bar(shared.console)
 
     def shortened(size: CodeSize) -> Config:
@@ -241,7 +245,7 @@ def choose_by_trials(
         barrier()  # the first rank writes the metrics
         lasting = trial.metrics()[-1]["lasting"]
         bar.advance(task)
-        return Trial(size, lasting["surviving_nats"], lasting["repeated_nats"])
+        return Trial(size, lasting["surviving_nats"], lasting["unrepeated_share"])
 
     folder = run.path / "capacity"
     key = trials_key(shortened(sizes[0]), image_key(shared.source))
@@ -253,6 +257,12 @@ def choose_by_trials(
         chosen = choose_size(sizes, attempt, run.capacity, key)
     on_first_rank(partial(shutil.rmtree, folder, ignore_errors=True))
     return chosen
+
+
+def measurable_sizes(sizes: Sequence[CodeSize], held_out: int) -> list[CodeSize]:
+    """Return the sizes of which `held_out` images can tell what they repeat, or else the smallest."""
+    enough = [size for size in sizes if held_out >= fewest_images(size.freedom)]
+    return enough or [min(sizes, key=lambda size: size.freedom)]
 
 
 def trials_key(config: Config, images: str) -> str:

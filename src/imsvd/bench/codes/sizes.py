@@ -88,14 +88,14 @@ def compare_sizes(
             train_head(configured(each), shared, run, Console(quiet=True))
             trained = load(run.path)
             code = HeadCode(trained.projector, trained.description.units)
-            rows.append(_row(each, lasting[each], measure(code, inputs, 0)[0]))
+            rows.append(_row(each, lasting.get(each), measure(code, inputs, 0)[0]))
     _mark(rows, chosen)
     _show(rows, console)
     _write(rows, encoder, data, out)
     return rows
 
 
-def _row(size: CodeSize, lasting: float, found: Row) -> Row:
+def _row(size: CodeSize, lasting: float | None, found: Row) -> Row:
     kept = {name: found[name] for name in COLUMNS if name in found}
     return {"size": str(size), "bits": size.bits, "lasting_nats": lasting, **kept, "note": ""}
 
@@ -111,7 +111,8 @@ def _mark(rows: Sequence[Row], chosen: CodeSize) -> None:
 
 def _cells(row: Row) -> list[str]:
     return [
-        f"{row[name]:.1f}" if isinstance(row[name], float) else str(row[name]) for name in COLUMNS
+        f"{row[name]:.1f}" if isinstance(row[name], float) else str(row[name] or "")
+        for name in COLUMNS
     ]
 
 
