@@ -4,8 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_DEV := $(VENV)/.installed-dev
+# `make test LOCK=.ci/lock.txt` installs the versions in the lock file instead of the newest.
+LOCK ?=
+SUPPLY := .venv-supply
+OLDEST := .venv-oldest
+SMOKE := tests/test_checkpoints.py tests/test_codes.py tests/test_figures.py tests/export tests/explorer/test_guard.py \
+	tests/explorer/test_attack.py tests/index/test_searching.py
 
-.PHONY: help demo test test-slow check format bench clean
+.PHONY: help demo test test-slow test-oldest check format bench lock audit sbom clean
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -17,7 +23,7 @@ $(INSTALLED): pyproject.toml | $(BIN)/python
 	@touch $@
 
 $(INSTALLED_DEV): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet $(if $(LOCK),--constraint $(LOCK)) --editable '.[dev]'
 	@touch $@ $(INSTALLED)
 
 demo: $(INSTALLED) ## Set up, train on built-in images, show what was learned
@@ -28,6 +34,12 @@ test: $(INSTALLED_DEV) ## Set up and run the tests (minutes)
 
 test-slow: $(INSTALLED_DEV) ## Run the tests that take long
 	$(BIN)/python -m pytest -m slow
+
+test-oldest: $(SUPPLY)/bin/uv ## Run a few tests with the oldest versions that pyproject.toml allows (8 GB)
+	$(SUPPLY)/bin/uv venv --quiet --clear --python 3.11 $(OLDEST)
+	$(SUPPLY)/bin/uv pip install --quiet --python $(OLDEST) --resolution lowest-direct --editable '.[dev]'
+	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -m "not slow" $(SMOKE)
+	rm -rf $(OLDEST)
 
 check: $(INSTALLED_DEV) ## Lint, types and import contracts; CI runs this and test
 	$(BIN)/ruff format --check .
@@ -42,5 +54,20 @@ format: $(INSTALLED_DEV) ## Format the code and fix what can be fixed
 bench: $(INSTALLED_DEV) ## Measure the loss against its alternatives on this machine
 	$(BIN)/imsvd bench loss
 
+$(SUPPLY)/bin/uv:
+	$(PYTHON) -m venv $(SUPPLY)
+	$(SUPPLY)/bin/python -m pip install --quiet cyclonedx-bom pip-audit uv
+
+lock: $(SUPPLY)/bin/uv ## Write the newest versions of all dependencies to .ci/lock.txt
+	$(SUPPLY)/bin/uv pip compile --quiet --upgrade --universal --extra dev --no-annotate --no-header \
+		--output-file .ci/lock.txt pyproject.toml
+
+audit: $(SUPPLY)/bin/uv ## Look up known vulnerabilities of the locked versions (needs the internet)
+	@$(SUPPLY)/bin/pip-audit --strict --no-deps --disable-pip --requirement .ci/lock.txt || \
+		{ echo "Vulnerabilities are listed above, or the database could not be reached; see the message."; exit 1; }
+
+sbom: $(INSTALLED_DEV) $(SUPPLY)/bin/uv ## Write what is installed, with licenses, to sbom.json (CycloneDX)
+	$(SUPPLY)/bin/cyclonedx-py environment --output-file sbom.json $(BIN)/python
+
 clean: ## Remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(SUPPLY) $(OLDEST) .mypy_cache .ruff_cache .pytest_cache .hypothesis
