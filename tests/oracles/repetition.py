@@ -23,5 +23,6 @@ def unrepeated_share(first: Codes, second: Codes) -> float:
 
 def _free_units(codes: Codes) -> NDArray[np.float64]:
     units = codes.max() + 1
-    columns = np.eye(units)[codes][:, :, :-1].reshape(len(codes), -1)
-    return columns - columns.mean(0)
+    columns: NDArray[np.float64] = np.eye(units)[codes][:, :, :-1].reshape(len(codes), -1)
+    columns -= columns.mean(0)
+    return columns

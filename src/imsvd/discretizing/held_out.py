@@ -49,13 +49,13 @@ def measure_codes(
         pairs = (whole, whole), (first, second), (first, first), (second, second)
         counts += torch.stack([left.T @ right for left, right in pairs]).double().cpu()
     choices = len(rows) * len(units)
-    plain, across, *within = counts
+    plain, across, *seen = counts
     return {
         "share_decided": decided / choices,
         "share_agreeing": agreeing / choices,
         "shared_nats": shared_nats(plain, units),
         "surviving_nats": float(pair_information(across, units).diagonal().sum()),
-        "unrepeated_share": unrepeated_share(*within, across, units, len(rows)),
+        "unrepeated_share": unrepeated_share(seen[0], seen[1], across, units, len(rows)),
     }
 
 
