@@ -53,7 +53,7 @@ CROPS = (0.5, 1.0)
 """Share of an image that a view shows; the code of a photograph should survive a moderate crop."""
 WARMUP = 0.1
 """Share of the training in which the learning rate rises."""
-TRIAL_STEPS, TRIAL_HIDDEN, TRIAL_HELD_OUT = 100, 512, 1000
+TRIAL_STEPS, TRIAL_HIDDEN, TRIAL_HELD_OUT = 200, 512, 1000
 """Steps, hidden width and held-out images of the short trainings that find the size of a code."""
 FEATURES = "features"
 """Folder of cached features in a run folder, unless another one is named."""
