@@ -201,6 +201,45 @@ def test_a_header_that_is_not_json_is_refused(tmp_path: Path) -> None:
         read_checkpoint(path)
 
 
+@pytest.mark.parametrize(
+    ("metadata", "sentence"),
+    [
+        ({"state": "{}", "format": "2"}, "written by a newer version of imsvd; install"),
+        ({"state": '{"set": [1]}', "format": "1"}, "unknown kind 'set'"),
+        ({"state": "[1]"}, "not written by imsvd|newer version"),
+    ],
+)
+def test_a_checkpoint_of_a_later_version_gets_a_sentence(
+    tmp_path: Path, metadata: dict[str, str], sentence: str
+) -> None:
+    path = tmp_path / "step-000000001.safetensors"
+    path.write_bytes(save({"x": torch.zeros(1)}, metadata=metadata))
+    write_hash(path)
+    with pytest.raises(InputError, match=sentence):
+        read_checkpoint(path)
+
+
+def test_a_kill_within_the_first_save_leaves_nothing_to_complain_about(tmp_path: Path) -> None:
+    path = save_checkpoint(tmp_path, 1, {"step": 1})
+    path.with_suffix(".sha256").unlink()
+    assert load_newest_checkpoint(tmp_path) == (None, [])
+    save_checkpoint(tmp_path, 2, {"step": 2}).with_suffix(".sha256").unlink()
+    path.write_bytes(b"")  # two files without a hash are no interrupted save
+    state, complaints = load_newest_checkpoint(tmp_path)
+    assert state is None
+    assert len(complaints) == 2
+
+
+def test_a_state_with_an_objection_is_skipped(tmp_path: Path) -> None:
+    for step in (1, 2):
+        path = save_checkpoint(tmp_path, step, {"step": step})
+    state, complaints = load_newest_checkpoint(
+        tmp_path, lambda found: "is even" if found["step"] == 2 else ""
+    )
+    assert state == {"step": 1}
+    assert complaints == [f"checkpoint {path} is even."]
+
+
 def full_disk(path: Path) -> None:
     """Make the next write beside `path` meet a device that is really full."""
     path.parent.mkdir(parents=True, exist_ok=True)

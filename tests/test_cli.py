@@ -172,6 +172,7 @@ OPTIONS = {
     ],
     "bench drift": ["run", "data", "--images", "--sizes", "--nulls", "--trials", "--output"],
     "bench select": ["run", "data", "--counts", "--seeds", "--output"],
+    "bench campaign": ["--out", "--tries", "--only", "--commands", "--seed"],
 }
 
 

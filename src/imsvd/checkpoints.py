@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ from imsvd.files import write_atomically
 
 STATE_KEY = "state"
 """Name of the JSON part in the safetensors header."""
+FORMAT_KEY, FORMAT = "format", 1
+"""Name and value of the number that grows when older versions can no longer read a checkpoint."""
 
 FileIdentity = tuple[int, ...]
 
@@ -51,19 +53,34 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
     """Write `state` and its hash."""
     tensors: dict[str, Tensor] = {}
     skeleton = _pack(state, tensors)
-    content = save(tensors, metadata={STATE_KEY: json.dumps(skeleton)})
+    content = save(tensors, {STATE_KEY: json.dumps(skeleton), FORMAT_KEY: str(FORMAT)})
     digest = hashlib.sha256(content).hexdigest()
     write_atomically(path, content)
     write_atomically(_hash_path(path), digest.encode())
     _known_hashes[_identity(path)] = digest
 
 
-def load_newest_checkpoint(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return the newest undamaged state, or None, and one sentence per damaged file that was skipped."""
+Objection = Callable[[dict[str, Any]], str]
+"""Returns what is wrong with a state, such as "is of another run"; an empty string if nothing is."""
+
+
+def load_newest_checkpoint(
+    folder: Path, objection: Objection = lambda _: ""
+) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return the newest usable state, or None, and one sentence per file that was skipped.
+
+    A file is skipped if it is damaged or if `objection` finds something wrong with its state.
+    """
     complaints: list[str] = []
-    for path in _newest_first(folder):
+    paths = _newest_first(folder)
+    if len(paths) == 1 and not _hash_path(paths[0]).exists():
+        return None, []  # a kill interrupted the first save: nothing has been saved yet
+    for path in paths:
         try:
-            return read_checkpoint(path), complaints
+            state = read_checkpoint(path)
+            if not (problem := objection(state)):
+                return state, complaints
+            complaints.append(f"checkpoint {path} {problem}.")
         except InputError as error:
             complaints.append(str(error))
     return None, complaints
@@ -83,12 +100,15 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     try:
         tensors = load(content)
         header_length = int.from_bytes(content[:8], "little")
-        header = json.loads(content[8 : 8 + header_length])
-        skeleton = json.loads(header["__metadata__"][STATE_KEY])
-    except (SafetensorError, KeyError, ValueError) as error:
+        metadata = json.loads(content[8 : 8 + header_length])["__metadata__"]
+        newer = int(metadata.get(FORMAT_KEY, FORMAT)) > FORMAT
+        state = {} if newer else _unpack(json.loads(metadata[STATE_KEY]), tensors)
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise InputError(f"checkpoint {path} was not written by imsvd: {error}.") from error
-    state = _unpack(skeleton, tensors)
-    assert isinstance(state, dict)
+    if newer or not isinstance(state, dict):
+        raise InputError(
+            f"checkpoint {path} was written by a newer version of imsvd; install that version to use it."
+        )
     return state
 
 
@@ -152,7 +172,11 @@ def _unpack(value: Any, tensors: dict[str, Tensor]) -> Any:
     if kind == "dict":
         return {_unpack(key, tensors): _unpack(item, tensors) for key, item in content}
     items: Iterator[Any] = (_unpack(item, tensors) for item in content)
-    return list(items) if kind == "list" else tuple(items)
+    if kind == "list":
+        return list(items)
+    if kind == "tuple":
+        return tuple(items)
+    raise ValueError(f"it holds values of the unknown kind {kind!r}")
 
 
 def seed_random_state(seed: int) -> None:

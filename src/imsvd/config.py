@@ -124,6 +124,9 @@ class ComputeSettings(Settings):
     checkpoint_minutes: float = Field(
         10, gt=0, description="minutes between checkpoints inside an epoch"
     )
+    timeout_minutes: float = Field(
+        30, gt=0, description="minutes after which a process gives up on others that do not answer"
+    )
     wandb: bool = Field(False, description="also log to Weights & Biases (extra: imsvd[wandb])")
 
 

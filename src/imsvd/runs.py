@@ -137,16 +137,17 @@ def _holds_something(folder: Path) -> bool:
 
 def _refuse_difference(path: Path, existing: Config, wanted: Config) -> None:
     """Raise unless both configurations are equal except for `compute`."""
-    old, new = _flatten(existing), _flatten(wanted)
+    old, new = decisive_settings(existing), decisive_settings(wanted)
     for key in sorted(old.keys() | new.keys()):
-        if not key.startswith("compute.") and old.get(key) != new.get(key):
+        if old.get(key) != new.get(key):
             raise InputError(
                 f"{path} holds a run with {key}={old.get(key)!r}, not {new.get(key)!r}; "
                 "repeat its settings to resume it, or give another --out for a new run."
             )
 
 
-def _flatten(config: Config) -> dict[str, Any]:
+def decisive_settings(config: Config) -> dict[str, Any]:
+    """Return the settings that define a run, all but `compute`, by their dotted keys."""
     flat: dict[str, Any] = {}
 
     def visit(prefix: str, value: Any) -> None:
@@ -156,5 +157,5 @@ def _flatten(config: Config) -> dict[str, Any]:
         else:
             flat[prefix] = value
 
-    visit("", config.model_dump(mode="json"))
+    visit("", config.model_dump(mode="json", exclude={"compute"}))
     return flat

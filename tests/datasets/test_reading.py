@@ -1,6 +1,8 @@
 import json
 import multiprocessing
+import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -259,6 +261,28 @@ def test_the_error_of_a_worker_is_its_sentence_alone(workers: int) -> None:
     with pytest.raises(InputError) as caught:
         next(batches)
     assert str(caught.value) == "-7 cannot be read."
+
+
+def die(keys: list[int]) -> list[int]:
+    if keys[0] == 1:
+        os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does when memory is short
+    if keys[0] == 2:
+        raise MemoryError
+    return keys
+
+
+@pytest.mark.parametrize("last", [1, 2], ids=["killed", "MemoryError"])
+def test_a_worker_without_memory_is_one_sentence(last: int) -> None:
+    with pytest.raises(
+        InputError, match=r"ran out of memory or hangs; free .* lower compute.workers=1"
+    ):
+        list(load_batches(die, [[0], [last]], 1))
+
+
+def test_a_worker_that_hangs_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imsvd.datasets.reading.READER_SECONDS", 0.2)
+    with pytest.raises(InputError, match="or hangs"):
+        next(load_batches(time.sleep, [5.0], 1))
 
 
 def test_workers_end_with_the_batches() -> None:

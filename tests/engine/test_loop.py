@@ -224,6 +224,31 @@ def test_a_checkpoint_of_an_earlier_version_gets_a_sentence(tmp_path: Path) -> N
         Line(tmp_path).fit(QUIET)
 
 
+def test_a_checkpoint_of_another_training_is_not_used(tmp_path: Path) -> None:
+    Line(tmp_path, identity={"seed": 1, "gone": 5}).fit(QUIET)
+    own = Line(tmp_path, identity={"seed": 0, "new": 3})
+    with pytest.raises(InputError, match="is of another training: its seed is 1, not 0"):
+        own.fit(QUIET)
+    # Settings that only one version of the code knows tell nothing.
+    assert not Line(tmp_path, identity={"seed": 1, "new": 3}).fit(QUIET)
+
+
+def test_a_checkpoint_without_a_part_gets_a_sentence(tmp_path: Path) -> None:
+    Line(tmp_path).fit(QUIET)
+    state, _ = load_newest_checkpoint(tmp_path / "checkpoints")
+    assert state is not None
+    whole = dict(state)
+    del state["optimizer"]
+    save_checkpoint(tmp_path / "checkpoints", 12, state)
+    line = Line(tmp_path)
+    (complaint,) = line.resume()
+    assert "lacks optimizer" in complaint
+    assert line.step == 8
+    save_checkpoint(tmp_path / "checkpoints", 12, {**whole, "weights": {"other": whole["step"]}})
+    with pytest.raises(InputError, match="does not fit this training"):
+        Line(tmp_path).resume()
+
+
 def test_without_a_good_checkpoint_the_folder_is_named(tmp_path: Path) -> None:
     Line(tmp_path).fit(QUIET)
     for path in (tmp_path / "checkpoints").glob("*.safetensors"):

@@ -144,13 +144,27 @@ def main() -> None:
     except Interrupted as interruption:
         sys.exit(interruption.exit_code)
     except RuntimeError as error:
-        # By name: importing torch takes a second, and most mistakes are found before.
-        if type(error).__name__ != "OutOfMemoryError":
+        if (sentence := _explain(error)) is None:
             raise
-        _fail(
+        _fail(sentence)
+
+
+def _explain(error: RuntimeError) -> str | None:
+    """Return one sentence for an error of the hardware, or None for a bug."""
+    # By name: importing torch takes a second, and most mistakes are found before.
+    kind = type(error).__name__
+    if kind == "OutOfMemoryError":
+        return (
             "the GPU is out of memory; close other programs that use it, reduce the batch size "
             "with --set, or add --set compute.accelerator=cpu."
         )
+    if kind in ("DistBackendError", "DistNetworkError", "DistStoreError") or "gloo" in str(error):
+        return (
+            "another process of this run has ended or does not answer "
+            f"({' '.join(str(error).split())[:200].rstrip('.')}); see what it printed, and run the same "
+            "command to resume from the last checkpoint."
+        )
+    return None
 
 
 def _fail(sentence: str) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import typer
+
 from imsvd.cli.app import (
     Run,
     Seeds,
@@ -254,6 +256,38 @@ def bench_index(
     from imsvd.bench.index import run  # noqa: PLC0415
 
     run(index, images, variables, repeats, console, output)
+
+
+@bench.command("campaign")
+def bench_campaign(
+    out: Annotated[
+        Path, option("FOLDER", "Folder for tries and table; run the command again to add to them.")
+    ],
+    tries: Annotated[int, option("N", "Tries of every kind on every command.")] = 50,
+    only: Annotated[
+        str,
+        option(
+            "KIND,…",
+            "Kinds of bad days: kills, checkpoints, disk, read-only, images, memory, clock, hosts. "
+            "Default: all.",
+        ),
+    ] = "",
+    commands: Annotated[
+        str, option("NAME;…", "Commands to try, as the table names them. Default: all.")
+    ] = "",
+    seed: Annotated[int, option("N", "Random seed of moments and damages.")] = 0,
+) -> None:
+    """Kill, damage and starve commands on purpose; count wrong results and lost runs."""
+    from imsvd.bench.campaign.run import run_campaign  # noqa: PLC0415
+    from imsvd.bench.campaign.tries import LOSSES  # noqa: PLC0415
+
+    named = [name.strip() for name in commands.split(";") if name.strip()]
+    rows = run_campaign(
+        out, tries=tries, only=name_list(only), commands=named, seed=seed, console=console
+    )
+    print_path("Table", out / "campaign.md")
+    if any(row[verdict] for row in rows for verdict in LOSSES):
+        raise typer.Exit(1)
 
 
 def _number_pairs(text: str) -> tuple[tuple[int, int], ...]:

@@ -260,6 +260,10 @@ def _read_chunk(source: ImageSource, chunk: range) -> tuple[list[Tensor], list[B
     )
 
 
+READER_SECONDS = 1800
+"""Longest time for a batch: a worker without memory may hang instead of ending."""
+
+
 def load_batches(
     read: Callable[[Key], Batch],
     keys: Iterable[Key],
@@ -283,6 +287,7 @@ def load_batches(
         collate_fn=_unchanged,
         worker_init_fn=_begin_worker,
         pin_memory=pin_memory,
+        timeout=READER_SECONDS if workers else 0,
         # Otherwise a loader draws from the global generator, once more after every resumption.
         generator=torch.Generator(),
     )
@@ -293,6 +298,13 @@ def load_batches(
         # A worker's error arrives with its traceback; its last line is the message.
         message = str(error).strip().splitlines()[-1]
         raise InputError(message.removeprefix("imsvd.errors.InputError: ")) from error
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "DataLoader" not in str(error):
+            raise
+        raise InputError(
+            "a process that reads images was killed, ran out of memory or hangs; free some memory or lower "
+            f"compute.workers={workers}, and run the same command to resume."
+        ) from error
     finally:
         # Workers ignore SIGTERM, so without this they would keep the program from exiting.
         if isinstance(iterator, _MultiProcessingDataLoaderIter):

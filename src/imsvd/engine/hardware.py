@@ -6,6 +6,7 @@ import ctypes
 import os
 import sys
 import warnings
+from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
@@ -32,8 +33,13 @@ def launch(compute: ComputeSettings) -> Fabric:
     if devices == "auto" and (accelerator == "cpu" or "LOCAL_WORLD_SIZE" in os.environ):
         devices = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # torchrun's processes
     options: dict[str, Any] = {}
-    if devices not in (1, "auto") or compute.nodes > 1:
-        options["strategy"] = DDPStrategy(gradient_as_bucket_view=compute.gradient_views)
+    several = torch.cuda.device_count() > 1 if devices == "auto" else devices != 1
+    if several or compute.nodes > 1:
+        # A host that is lost without a word is noticed by this alone.
+        patience = timedelta(minutes=compute.timeout_minutes)
+        options["strategy"] = DDPStrategy(
+            timeout=patience, gradient_as_bucket_view=compute.gradient_views
+        )
     set_up_device(compute)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

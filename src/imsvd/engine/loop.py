@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import torch
@@ -42,6 +43,8 @@ B = TypeVar("B")
 
 SMALLEST_SCALE = 1.0
 """Scale of float16 gradients below which every step has overflowed for a long time."""
+_STATE = {"step", "images", "weights", "optimizer", "precision", "random", "extra"}
+"""What a checkpoint must hold."""
 _SAVE, _STOP = 1, 2  # what a rank wants after a step; the most urgent wish wins
 
 BAD_IMAGES = "bad_images.jsonl"
@@ -73,6 +76,8 @@ class TrainingPlan(NamedTuple):
     """Of what a step draws."""
     checkpoint_minutes: float
     """Longest time between checkpoints."""
+    identity: Mapping[str, Any] = MappingProxyType({})
+    """Plain values that tell this training from others; a checkpoint with other values is not its own."""
 
 
 class Training(ABC, Generic[B]):
@@ -309,6 +314,7 @@ class Training(ABC, Generic[B]):
         return {
             "step": self.step,
             "images": self.plan.images,
+            "identity": dict(self.plan.identity),
             "weights": dict(self.trained.state_dict()),
             "optimizer": self.optimizer.state_dict(),
             "precision": self.fabric.strategy.precision.state_dict(),
@@ -318,7 +324,7 @@ class Training(ABC, Generic[B]):
 
     def resume(self) -> list[str]:
         """Load the newest good checkpoint, if any; return what was wrong with newer ones."""
-        state, complaints = load_newest_checkpoint(self.plan.checkpoints)
+        state, complaints = load_newest_checkpoint(self.plan.checkpoints, self._objection)
         if state is None:
             if complaints:
                 raise InputError(
@@ -337,7 +343,16 @@ class Training(ABC, Generic[B]):
                 f"the images are not those that {self.place} was trained on so far; "
                 "restore them to resume, or give another --out for a new run."
             )
-        self.restore(state)
+        try:
+            self.restore(state)
+        except torch.OutOfMemoryError:
+            raise
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise InputError(
+                f"the newest checkpoint of {self.place} does not fit this training ({reason}); "
+                f"remove it from {self.plan.checkpoints} to use the one before it."
+            ) from error
         return complaints
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -351,6 +366,17 @@ class Training(ABC, Generic[B]):
             self.fabric.strategy.precision.load_state_dict(state["precision"])
         restore_random_state(state["random"])
         self.load_extra_state(state["extra"])
+
+    def _objection(self, state: dict[str, Any]) -> str:
+        """Return why a checkpoint cannot be one of this training, or an empty string."""
+        own, found = self.plan.identity, state.get("identity", {})
+        for key in own:
+            if key in found and found[key] != own[key]:
+                return f"is of another training: its {key} is {found[key]!r}, not {own[key]!r}"
+        lacking = sorted(_STATE - state.keys())
+        if lacking and "extra" in state:  # whose absence has a sentence of its own
+            return f"lacks {' and '.join(lacking)}; another version of imsvd may have written it"
+        return ""
 
     def _remove_leftovers(self) -> None:
         for folder in {self.place, self.plan.checkpoints}:

@@ -172,6 +172,7 @@ class ClassifierTraining(Training[Batch]):
                 steps_per_epoch=self.order.steps_per_epoch,
                 seed=settings.seed,
                 checkpoint_minutes=settings.compute.checkpoint_minutes,
+                identity={"evaluation": folder.name},
             ),
         )
         self.trained = self.network.trained

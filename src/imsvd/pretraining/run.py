@@ -30,7 +30,7 @@ from imsvd.pretraining.metrics import EpochMetrics, MetricsLog, peak_memory
 from imsvd.pretraining.online_knn import OnlineKNN
 from imsvd.pretraining.optimizers import build_optimizer, learning_rate, set_learning_rate
 from imsvd.progress import counted, progress_bar
-from imsvd.runs import RunFolder
+from imsvd.runs import RunFolder, decisive_settings
 from imsvd.views import Batch
 
 
@@ -55,6 +55,13 @@ def train(config: Config, run: RunFolder, console: Console) -> None:
 
 _LESS_THAN_THE_CODE = ("share_above_0.99", "dead_units")
 """Columns of IMSVD's own variables that leave room for those of a code beside them."""
+
+
+def _identity(config: Config) -> dict[str, Any]:
+    """Return what tells runs apart, without places, which may be moved and renamed."""
+    places = ("data.", "frozen.encoder", "init.")
+    settings = decisive_settings(config)
+    return {key: value for key, value in settings.items() if not key.startswith(places)}
 
 
 class Views(Protocol):
@@ -110,6 +117,7 @@ class MethodTraining(Training[V]):
                 steps_per_epoch=steps_per_epoch,
                 seed=config.seed,
                 checkpoint_minutes=config.compute.checkpoint_minutes,
+                identity=_identity(config),
             ),
         )
         self.seconds, self._began = 0.0, time.monotonic()

@@ -136,6 +136,7 @@ class DetectorTraining(Training[Batch]):
                 steps_per_epoch=settings.iterations,
                 seed=settings.seed,
                 checkpoint_minutes=settings.compute.checkpoint_minutes,
+                identity={"evaluation": folder.name},
             ),
         )
         self.losses: dict[str, Tensor] = {}

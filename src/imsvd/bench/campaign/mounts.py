@@ -1,0 +1,52 @@
+"""A small file system in memory over the working folder: it can be filled up or made read-only."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+LARGE = 64 * 2**20
+"""Bytes that are enough for every command of a campaign."""
+
+
+def obstacle() -> str:
+    """Return why file systems cannot be mounted here, or an empty string."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with mounted(Path(folder)):
+                return ""
+        except (OSError, subprocess.CalledProcessError) as error:
+            reason = getattr(error, "stderr", "") or str(error)
+            return f"tmpfs cannot be mounted here ({reason.strip()})"
+
+
+@contextmanager
+def mounted(folder: Path, size: int = LARGE) -> Iterator[None]:
+    """Mount a file system of `size` bytes over `folder` for a while."""
+    _mount("-t", "tmpfs", "-o", f"size={size}", "imsvd-campaign", str(folder))
+    try:
+        yield
+    finally:
+        # Lazily: a killed process may take a moment to close its files.
+        subprocess.run(
+            ["umount", "--lazy", str(folder)], check=True, capture_output=True, text=True
+        )
+
+
+def remount(folder: Path, *options: str) -> None:
+    """Change the options of what is mounted over `folder`."""
+    _mount("-o", ",".join(("remount", *options)), str(folder))
+
+
+def used(folder: Path) -> int:
+    """Return the bytes in use of what is mounted over `folder`."""
+    state = os.statvfs(folder)
+    return (state.f_blocks - state.f_bfree) * state.f_frsize
+
+
+def _mount(*arguments: str) -> None:
+    subprocess.run(["mount", *arguments], check=True, capture_output=True, text=True)
