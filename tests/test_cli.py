@@ -511,3 +511,27 @@ def test_bad_input_from_a_shell_is_one_line_and_code_2(tmp_path: Path) -> None:
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr == "imsvd: there is no folder /none.\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "phrases"),
+    [
+        ("DataLoader worker (pid 7) is killed by signal: Killed. ", ("lower compute.workers",)),
+        (
+            "[/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:5",
+            (
+                "another process of this run has ended",
+                "10.0.0.2",
+                "resume from the last checkpoint",
+            ),
+        ),
+    ],
+)
+def test_a_process_that_died_is_one_sentence(
+    error: str, phrases: tuple[str, ...], command: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError(error)
+
+    monkeypatch.setattr("imsvd.recipes.recipe", fail)
+    command.refuses(["recipes", "shapes"], *phrases)

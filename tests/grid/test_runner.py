@@ -93,6 +93,14 @@ def test_what_is_finished_is_not_repeated(children: Children, tmp_path: Path) ->
     assert "seed 0" not in said
 
 
+def test_half_written_files_of_a_killed_grid_are_cleared_away(
+    children: Children, tmp_path: Path
+) -> None:
+    (tmp_path / ".accuracy.png.123.tmp").touch()
+    run(tmp_path)
+    assert not list(tmp_path.glob("*.tmp"))
+
+
 def test_the_same_job_runs_once(children: Children, tmp_path: Path) -> None:
     again = Job(tiny.config("seed=0", "compute.workers=1"))
     run(tmp_path, [JOBS[0], again, JOBS[1], JOBS[0]])

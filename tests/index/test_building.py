@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import imsvd
 from imsvd.datasets import open_source
+from imsvd.datasets.sources import PathSource
 from imsvd.errors import InputError
 from imsvd.index import Index, building
 from imsvd.index.columns import level_of
@@ -93,6 +94,26 @@ def test_building_resumes_where_it_was_interrupted(
     whole = Index.build(trained, data, tmp_path / "whole.index")
     assert (index.codes() == whole.codes()).all()
     assert index.paths[:] == whole.paths[:]
+
+
+def test_an_image_that_changes_while_it_is_read_is_noticed_later(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_images(tmp_path / "data", 6)
+    encoded = PathSource.encoded
+
+    def change_after_reading(source: PathSource, index: int) -> bytes:
+        content = encoded(source, index)
+        later = source.path(index).stat().st_mtime_ns + 10**9
+        os.utime(source.path(index), ns=(later, later))
+        return content
+
+    monkeypatch.setattr(PathSource, "encoded", change_after_reading)
+    monkeypatch.setattr(building, "measure_likeness", lambda *_: None)
+    index = Index.build(trained, data, tmp_path / "a.index")
+    for number in range(len(index)):
+        image = index.image(number)
+        assert 0 < image.modified < Path(image.path).stat().st_mtime_ns
 
 
 def test_other_images_or_settings_start_anew(

@@ -158,6 +158,11 @@ def _explain(error: RuntimeError) -> str | None:
             "the GPU is out of memory; close other programs that use it, reduce the batch size "
             "with --set, or add --set compute.accelerator=cpu."
         )
+    if str(error).startswith("DataLoader worker"):  # raised wherever the signal of its end arrives
+        return (
+            "a process that reads images was killed, probably because memory ran out; free some memory "
+            "or lower compute.workers, and run the same command to resume."
+        )
     if kind in ("DistBackendError", "DistNetworkError", "DistStoreError") or "gloo" in str(error):
         return (
             "another process of this run has ended or does not answer "

@@ -24,6 +24,7 @@ from rich.console import Console
 
 from imsvd.engine.stopping import StopRequest
 from imsvd.errors import InputError, Interrupted
+from imsvd.files import remove_leftovers
 from imsvd.grid.display import ActiveRun, GridDisplay, remaining_seconds
 from imsvd.grid.jobs import (
     FAILURE,
@@ -93,6 +94,7 @@ def run_grid(
     if parallel < 1:
         raise InputError(f"parallel={parallel} is too small; choose 1 or more.")
     with _locked(out, console) as lock:
+        remove_leftovers(out)
         state = _read_state(unique(jobs), out)
         report(state)
         with StopRequest() as stop, GridDisplay(console, len(state.jobs)) as display:

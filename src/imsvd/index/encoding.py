@@ -228,8 +228,9 @@ def _read_files(
     """Yield position, pixels, content and modification time of readable images."""
     for position in positions:
         try:
-            content = source.encoded(position)
+            # Before reading: of an image that changes meanwhile, `imsvd add` must see a later time.
             modified = modified_at(source.path(position)) if isinstance(source, PathSource) else 0
+            content = source.encoded(position)
             yield position, decode_image(content, source.identity(position)), content, modified
         except UnreadableImage as error:
             bad.append(BadImage(position, error.identity, error.reason))

@@ -62,8 +62,12 @@ def attempt(stage: Stage, name: str, draw: random.Random) -> Outcome:
     kind = draw.choice(list(DAMAGES))
     found, strangers = checkpoints(name, stage.world.work), checkpoints(name, other)
     chosen = found if draw.random() < 0.25 else found[:1]
-    for path, stranger in zip(chosen, strangers, strict=False):
-        DAMAGES[kind](path, stranger, draw)
+    if kind == "swapped":
+        DAMAGES[kind](found[0], strangers[0], draw)
+        chosen = found
+    else:
+        for path, stranger in zip(chosen, strangers, strict=False):
+            DAMAGES[kind](path, stranger, draw)
     done = f"{kind}, {len(chosen)} of {len(found)} checkpoints"
     ended = stage.start(name).wait()
     if ended.code == 0:

@@ -29,7 +29,7 @@ COSTS = {
 """Keys of JSON files that differ between equal runs."""
 IGNORED_FOLDERS = {"tensorboard"}
 IGNORED_FILES = {".lock", "lock", "output.txt", "training.png", "accuracy.png", "report.html"}
-IGNORED_FILES |= {"comparison.csv", "comparison.md"}
+IGNORED_FILES |= {"comparison.csv", "comparison.json", "comparison.md"}  # made of outcomes
 """Files that show times, and those that are no results."""
 
 Digests = dict[str, str]
@@ -44,7 +44,7 @@ def digest_folder(folder: Path) -> Digests:
         if path.is_file()
         and path.name not in IGNORED_FILES
         and not IGNORED_FOLDERS & set(path.parts)
-        and not (path.suffix == ".sha256" and path.parent.name == "checkpoints")
+        and not (path.suffix == ".sha256" and path.name.startswith("step-"))
     }
 
 
