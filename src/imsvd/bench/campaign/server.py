@@ -72,9 +72,9 @@ class ForkedRun:
         return self.code
 
 
-def fork_run(job: Job, folder: Path, parallel: int, lock: int) -> ForkedRun:
+def fork_run(job: Job, folder: Path, parallel: int, lock: int, place: int) -> ForkedRun:
     """Do what `grid.runner.start_child` does, by forking."""
-    del lock  # inherited, as all files of this process
+    del lock, place  # all files are inherited, and there is no GPU to share
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
