@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self, TypedDict
 
-PATIENCE = 300.0
+PATIENCE = 900.0
 """Seconds after which a command that should have ended counts as hanging."""
 
 
