@@ -13,14 +13,14 @@ FOLDER = Path(__file__).parent / "imagined_gpu"
 """Its tests are not named test_*.py, so that no other process collects them."""
 
 
-def test_training_and_commands_on_an_imagined_gpu() -> None:
+@pytest.mark.parametrize("file", ["steps.py", "commands.py"])
+def test_training_and_commands_on_an_imagined_gpu(file: str) -> None:
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")
     }
-    files = [str(FOLDER / name) for name in ("steps.py", "commands.py")]
     options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--tb=short"]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *files],
+        [sys.executable, "-m", "pytest", *options, str(FOLDER / file)],
         cwd=FOLDER.parents[1],
         env=environment | {"OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -206,10 +206,10 @@ FAULTS = (
         "code_head",
     ),
     Fault(
-        "neighbors of cached features are searched with queries of the host",
+        "cached features are compared where they were read",
         "discretizing/neighborhoods.py",
-        "for part in torch.split(plain, QUERIES)",
-        "for part in torch.split(plain.cpu(), QUERIES)",
+        "np.full(len(chunk), -1)).to(device)).half()",
+        "np.full(len(chunk), -1))).half()",
         COMMANDS,
         "head_learns",
     ),
