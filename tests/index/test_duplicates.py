@@ -10,17 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from imsvd.datasets import open_source
 from imsvd.errors import InputError
-from imsvd.index import Index, duplicates, storage
+from imsvd.index import Index, calibration, duplicates, storage
 from imsvd.index.calibration import (
-    candidate_distance,
     cosine_threshold,
     distance_threshold,
     edit,
+    intrinsic_dimension,
+    of_length_one,
 )
+from imsvd.index.close_codes import PackedCodes
 from imsvd.index.segments import Rows
 from tests.index.made_up import made_up_index, rows
 from tests.pretraining.test_pretrain import write_images
@@ -101,21 +104,120 @@ def test_many_images_of_one_code_are_connected(
     assert [len(group) for group in index.duplicates(within=0).groups] == [7, 2]
 
 
+def test_a_chain_is_cut_where_images_are_not_copies_of_the_one_to_keep(tmp_path: Path) -> None:
+    made = rows(6, units=UNITS, features=2)
+    codes, features = made.codes.copy(), made.features
+    assert features is not None
+    codes[:4] = codes[0]
+    angles = np.radians([0, 20, 40, 60, 150, 230])
+    features[:] = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    sizes = np.array([9000, 5000, 6000, 4000, 100, 100], dtype=np.uint32)
+    labels = np.array([1, 2, 1, 2, 0, 0], dtype=np.uint32)
+    made = replace(
+        made,
+        codes=codes,
+        features=features,
+        sizes=sizes,
+        facets={**made.facets, "label": labels},
+    )
+    index = made_up_index(tmp_path / "a.index", made, units=UNITS)
+    found = index.duplicates(within=0, cosine=0.9)
+    assert names(found) == [["00000", "00001"], ["00002", "00003"]]
+    assert found.groups[0][1].likeness == pytest.approx(np.cos(np.radians(20)), abs=1e-3)
+    # Between two sets, no image that has a copy in the other is left out.
+    between = index.duplicates(between=("label:cat", "label:dog"), within=0, cosine=0.9)
+    assert names(between) == names(found)
+    sizes[3] = 10_000
+    index = made_up_index(tmp_path / "b.index", replace(made, sizes=sizes), units=UNITS)
+    assert names(index.duplicates(within=0, cosine=0.9)) == [["00000", "00001"], ["00003", "00002"]]
+    sizes[[1, 3]] = 9500, 4000
+    index = made_up_index(tmp_path / "c.index", replace(made, sizes=sizes), units=UNITS)
+    assert names(index.duplicates(within=0, cosine=0.9)) == [["00001", "00000", "00002"]]
+    between = index.duplicates(between=("label:cat", "label:dog"), within=0, cosine=0.9)
+    assert names(between) == [["00001", "00000", "00002", "00003"]]
+
+
+def test_equal_files_are_found_between_sets_whatever_their_codes(tmp_path: Path) -> None:
+    made = rows(6, units=UNITS)
+    hashes, labels = made.hashes.copy(), np.array([2, 2, 1, 0, 1, 2], dtype=np.uint32)
+    hashes[:4] = hashes[0]
+    made = replace(made, hashes=hashes, facets={**made.facets, "label": labels})
+    index = made_up_index(tmp_path / "a.index", made, units=UNITS)
+    found = index.duplicates(between=("label:cat", "label:dog"), within=0)
+    assert [sorted(group) for group in names(found)] == [["00000", "00001", "00002"]]
+    assert [copy.kind for copy in found.groups[0]] == ["exact"] * 3
+
+
 NEAR: dict[str, Any] = {
     "copy_distances": [0, 0, 1, 1, 2, 2, 3, 3, 4, 12],
-    "copy_cosines": [0.3, 0.8, 0.85, 0.9, 0.9, 0.92, 0.95, 0.95, 0.97, 0.99],
-    "chance_distances": [14.0, 2.0],
-    "chance_cosines": [0.2, 0.1],
+    "copy_cosines": [0.9, 0.93, 0.95, 0.98, 0.98, 0.985, 0.99, 0.99, 0.999, 0.999],
 }
 
 
-def test_thresholds_balance_missed_copies_and_strangers() -> None:
-    # Nine of ten copies are far above chance; to find the tenth would mean many strangers.
-    assert cosine_threshold(NEAR, 1000) == 0.8
-    assert distance_threshold(NEAR, 1000) == 4
-    assert candidate_distance(NEAR) == 11
-    near_chance = {**NEAR, "chance_cosines": [0.5, 0.12]}
-    assert cosine_threshold(near_chance, 10) < cosine_threshold(near_chance, 1_000_000)
+def patch(images: int, dimension: int, spread: float = 1.5, seed: int = 0) -> NDArray[np.float32]:
+    """Features on a patch of a sphere that has `dimension` dimensions."""
+    random = np.random.default_rng(seed)
+    flat = (
+        spread
+        * random.uniform(-1, 1, size=(images, dimension))
+        @ np.linalg.qr(random.normal(size=(24, 24)))[0][:dimension]
+    )
+    return of_length_one(
+        np.concatenate([np.full((images, 1), 2.0), flat], axis=1).astype(np.float32)
+    )
+
+
+@pytest.mark.parametrize("dimension", [4, 9])
+def test_strangers_are_as_many_as_allowed(dimension: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibration, "STRANGERS", 0.05)
+    features = patch(3000, dimension)
+    far = {**NEAR, "copy_cosines": [*[0.0] * 5, *[0.999999] * 6]}
+    limit = cosine_threshold(far, features[:1000], 3000)
+    pairs = int((np.triu(features @ features.T, 1) >= limit).sum())
+    assert 0.5 < pairs / (0.05 * 3000 / 2) < 2
+    assert cosine_threshold(far, features[:1000], 1_000_000) > limit
+
+
+def test_dimensions_are_those_of_the_patch() -> None:
+    for dimension in (2, 5):
+        distances = calibration._neighbor_distances(patch(2000, dimension, 0.5), 10)
+        assert intrinsic_dimension(distances, 3) == pytest.approx(dimension, rel=0.12)
+
+
+def test_copies_among_the_images_do_not_move_the_threshold() -> None:
+    features = patch(600, 8)
+    limit = cosine_threshold(NEAR, features, 600)
+    noise = 0.02 * np.random.default_rng(1).normal(size=(700, 25)).astype(np.float32)
+    crowd = of_length_one(np.concatenate([features, features[:1].repeat(40, 0) + noise[:40]]))
+    twice = of_length_one(np.concatenate([features, features + noise[:600]]))
+    assert cosine_threshold(NEAR, crowd, 640) == pytest.approx(limit, abs=0.01)
+    assert cosine_threshold(NEAR, twice, 1200) == pytest.approx(limit, abs=0.02)
+
+
+def test_a_wide_gap_is_shared_between_copies_and_strangers() -> None:
+    apart = np.eye(12, dtype=np.float32)  # all at a distance of √2
+    limit = cosine_threshold(NEAR, apart, 12)
+    reach = np.sqrt(2 - 2 * np.quantile(NEAR["copy_cosines"], 0.02))
+    assert np.sqrt(2 - 2 * limit) == pytest.approx((reach + np.sqrt(2)) / 2, abs=1e-3)
+    # Two images have no neighbors to measure; half of the edited copies are a safe guess.
+    assert cosine_threshold(NEAR, apart[:2], 2) == pytest.approx(0.9825)
+
+
+def test_codes_alone_must_tell_copies_from_strangers(tmp_path: Path) -> None:
+    codes = rows(400, units=UNITS).codes.copy()
+    codes[1] = codes[0]  # one pair of copies does not count
+    reach = distance_threshold(NEAR, PackedCodes(codes, UNITS), 400)
+    apart = (codes[:, None] != codes[None]).sum(2) + 99 * np.eye(400, dtype=int)
+    crowded = [(np.sort(apart, axis=1)[:, 2] <= reach + more).mean() for more in (0, 1)]
+    assert crowded[0] <= 0.01
+    assert crowded[1] > 0.001
+    codes[:] = codes[np.arange(400) % 40]
+    assert distance_threshold(NEAR, PackedCodes(codes, UNITS), 400) == -1
+    index = made_up_index(tmp_path / "a.index", rows(400, units=UNITS, codes=codes), units=UNITS)
+    storage.apply(index.path, lambda before: before.changing(near=NEAR))
+    index.refresh()
+    found = index.duplicates()
+    assert (found.groups, found.distance, found.wanted_distance) == ((), -1, -1)
 
 
 @pytest.mark.parametrize("number", range(5))
@@ -153,6 +255,32 @@ def test_duplicates_of_real_files(command: CommandLine, trained: Path, tmp_path:
     command.refuses(["duplicates", str(out), str(bare), "--paths", "x.txt"], "for one index")
 
 
+def test_deleted_files_are_not_kept_and_changed_ones_are_left_out(
+    command: CommandLine, trained: Path, tmp_path: Path
+) -> None:
+    data, out = write_images(tmp_path / "data", 6), tmp_path / "a.index"
+    for name in ("one", "two", "three"):
+        shutil.copy(data / "0003.png", data / f"{name}.png")
+    os.utime(data / "one.png", (1, 1))
+    os.utime(data / "two.png", (2, 2))
+    assert command(["index", str(trained), str(data), "--out", str(out)]) == 0
+    (data / "one.png").unlink()
+    shutil.copy(data / "0001.png", data / "three.png")
+    listed = tmp_path / "rest.txt"
+    for options in ([], ["--confirm", "--cosine", "0.99999"]):
+        arguments = ["duplicates", str(out), "--within", "0", *options, "--paths", str(listed)]
+        assert command([*arguments, "--json"]) == 0
+        found = json.loads(command.out)
+        group = next(group for group in found["groups"] if group[0]["path"].endswith("two.png"))
+        paths = {Path(copy["path"]).name: copy["state"] for copy in group}
+        assert paths == {"two.png": "", "0003.png": "", "one.png": "deleted"}
+        assert found["changed"] == 1
+        assert str(data / "two.png") not in listed.read_text()
+    assert command(["duplicates", str(out), "--within", "0"]) == 0
+    assert "(deleted since)" in command.out
+    assert "Left out 1 image changed since" in command.out
+
+
 def test_without_measured_thresholds_they_must_be_given(tmp_path: Path) -> None:
     index = made_up_index(tmp_path / "a.index", rows(5))
     with pytest.raises(InputError, match="give --within and --cosine"):
@@ -160,7 +288,8 @@ def test_without_measured_thresholds_they_must_be_given(tmp_path: Path) -> None:
     assert index.duplicates(within=0).cosine is None
     storage.apply(index.path, lambda before: before.changing(near=NEAR))
     index.refresh()
-    assert index.duplicates().wanted_distance == distance_threshold(NEAR, 5)
+    packed = PackedCodes(index.codes(), index.units)
+    assert index.duplicates().wanted_distance == distance_threshold(NEAR, packed, 5)
 
 
 def test_data_frames_have_one_row_a_copy(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from imsvd.cli.app import (
+    Data,
     Run,
     Seeds,
     Sets,
@@ -242,6 +243,20 @@ def bench_select(
     from imsvd.bench.select import run as measure  # noqa: PLC0415
 
     measure(run, data, whole_numbers(counts), seeds, console, output)
+
+
+@bench.command("duplicates")
+def bench_duplicates(
+    run: Run,
+    data: Data,
+    copies: Annotated[int, option("N", "Images that get an edited copy.")] = 120,
+    seed: Annotated[int, option("N", "Seed of the choice of images and edits.")] = 0,
+    output: Output = None,
+) -> None:
+    """Plant edited copies among images; compare `imsvd duplicates` with perceptual hashes and cosine."""
+    from imsvd.bench.duplicates import run as measure  # noqa: PLC0415
+
+    measure(run, data, copies, seed, console, output)
 
 
 @bench.command("index")

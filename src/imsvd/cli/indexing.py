@@ -241,17 +241,24 @@ def _show_duplicates(found: Duplicates) -> None:
             size = f"{copy.size:,}" if copy.size else ""
             mark = "keep" if copy.keep else ""
             kind = "" if copy.keep else copy.kind
+            name += f" [red]({copy.state} since)[/red]" if copy.state else ""
             table.add_row(str(copy.group), mark, name, kind, f"{copy.likeness:.3f}", size)
     if found.groups:
         console.print(table)
     limit = "" if found.cosine is None else f", cosine of features at least {found.cosine:.3f}"
     reduced = found.wanted_distance - found.distance
     note = f" ({reduced} fewer than measured, to bound the time)" if reduced else ""
-    console.print(
-        f"{counted(len(found.groups), 'group')}; codes within {found.distance} variables{note}{limit}.",
-        highlight=False,
-        soft_wrap=True,
-    )
+    how = f"codes within {found.distance} variables{note}{limit}."
+    if found.distance < 0:
+        how = "only equal files: codes alone do not tell copies from similar images here; add --confirm."
+    console.print(f"{counted(len(found.groups), 'group')}; {how}", highlight=False, soft_wrap=True)
+    if found.changed:
+        console.print(
+            f"Left out {counted(found.changed, 'image')} changed since; update the index with `imsvd add`.",
+            style="yellow",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _show_matches(found: Matches) -> None:

@@ -28,7 +28,7 @@ from imsvd.datasets.reading import image_key
 from imsvd.errors import InputError
 from imsvd.evaluation.features import BATCH_SIZE
 from imsvd.files import remove_leftovers, write_atomically
-from imsvd.index.calibration import measure_likeness
+from imsvd.index.calibration import measure_copies
 from imsvd.index.encoding import Coder, Part, Request, facet_values, open_parts, read_rows
 from imsvd.index.names import read_names
 from imsvd.index.segments import Rows, Segment, encode, join
@@ -95,7 +95,7 @@ def build(
         _refuse_existing(out)
         if not (folder / MANIFEST).exists():
             encode_parts(folder, coder, requests, features, console)
-            near = measure_likeness(coder, parts)
+            near = measure_copies(coder, parts)
             _write_index(folder, manifest.model_copy(update={"near": near}), console)
         for path in [*folder.glob("part-*.safetensors"), folder / IDENTITY]:
             path.unlink(missing_ok=True)

@@ -1,11 +1,16 @@
-"""How alike near-duplicates are, measured without labels when an index is made.
+"""How alike near-duplicates are, measured without labels.
 
-Some images are edited as copies on the web are: cut at the edges, mirrored, compressed, brightened or
-darkened, made smaller. An edited copy is alike its original; images drawn at random are not. A threshold
-balances two mistakes: the share of edited copies that it misses, and the expected number of other images
-that it takes for copies of an image, which grows with the size of the index. Chance likeness is
-extrapolated from the middle of its distribution (median and interquartile range), which duplicates that
-are in the data already do not move.
+Two things are compared. *Copies*: when an index is made, some images are edited as copies on the web are
+(cut at the edges, mirrored, compressed, brightened or darkened, made smaller). *Strangers*: when
+duplicates are searched, images of the index are compared with their neighbors. A threshold leaves at most
+`STRANGERS` strangers to an image on average. If almost all edited copies are nearer than that, it is in the
+middle between them and strangers, because real copies may be edited more than ours.
+
+Strangers that near are too rare to be counted, and real copies are among them. So they are
+extrapolated from neighbors of rank 3 to 10: features have an intrinsic dimension m, and the number of
+images within a distance t grows as t^m. It is estimated as by Levina and Bickel (2005), for all images
+together. Of images that are nearer to each other than half of the edited copies are to their originals,
+one is compared.
 """
 
 from __future__ import annotations
@@ -23,37 +28,40 @@ from torch import Tensor
 
 from imsvd.datasets import UnreadableImage
 from imsvd.evaluation.features import center_crop
+from imsvd.index.close_codes import PackedCodes
 from imsvd.index.encoding import Coder, Part
 
 IMAGES = 160
 """Most images that are edited."""
-CANDIDATES = 0.98
-"""Share of edited copies whose codes must be close enough to be candidates."""
+ALMOST_ALL = 0.98
+"""Share of edited copies by which their reach is measured."""
+STRANGERS = 0.005
+"""Most strangers that are taken for copies of an image, on average: one in 200 images has one."""
+COMPARED = 2000
+"""Most images of an index whose neighbors are measured."""
+NEAREST, FARTHEST = 3, 10
+"""Ranks of the neighbors that strangers are extrapolated from: two real copies do no harm."""
 
 
-def measure_likeness(coder: Coder, parts: Sequence[Part]) -> dict[str, Any]:
-    """Encode some images and edited copies of them; return how alike copies and strangers are."""
+def measure_copies(coder: Coder, parts: Sequence[Part]) -> dict[str, Any]:
+    """Encode some images and edited copies of them; return how alike they are."""
     plain, edited = _sample(coder, parts)
     if len(plain) < 2:
         return {}
     originals, copies = coder.encode(torch.stack(plain)), coder.encode(torch.stack(edited))
-    kept = originals.features / np.linalg.norm(originals.features, axis=1, keepdims=True).clip(
-        1e-12
-    )
-    made = copies.features / np.linalg.norm(copies.features, axis=1, keepdims=True).clip(1e-12)
-    first, second = np.triu_indices(len(plain), 1)
-    apart = (originals.codes[first] != originals.codes[second]).sum(1)
+    cosines = (of_length_one(originals.features) * of_length_one(copies.features)).sum(1)
     return {
         "copy_distances": sorted((originals.codes != copies.codes).sum(1).tolist()),
-        "copy_cosines": sorted(round(float(value), 5) for value in (kept * made).sum(1)),
-        "chance_distances": _middle(apart),
-        "chance_cosines": _middle((kept[first] * kept[second]).sum(1)),
+        "copy_cosines": sorted(round(float(value), 5) for value in cosines),
     }
 
 
-def _middle(values: NDArray[Any]) -> list[float]:
-    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
-    return [round(middle, 5), round(max(high - low, 1e-6) / 1.349, 6)]
+def of_length_one(features: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Scale features (n, width) to length 1."""
+    scaled: NDArray[np.float32] = features / np.linalg.norm(features, axis=1, keepdims=True).clip(
+        1e-12
+    )
+    return scaled
 
 
 def _sample(coder: Coder, parts: Sequence[Part]) -> tuple[list[Tensor], list[Tensor]]:
@@ -98,33 +106,91 @@ def edit(image: Tensor, number: int) -> Tensor:
     return torch.from_numpy(np.array(picture)).permute(2, 0, 1)
 
 
-def cosine_threshold(near: dict[str, Any], images: int) -> float:
-    """Return the cosine above which two images of an index count as copies."""
-    choices = np.array(near["copy_cosines"])
-    center, scale = near["chance_cosines"]
-    return float(_balance(choices, choices, center, scale, images))
+def cosine_threshold(near: dict[str, Any], features: NDArray[np.float32], images: int) -> float:
+    """Return the cosine from which two images of an index count as copies.
+
+    Args:
+        near: what `measure_copies` found.
+        features: of some images of the index, (n, width), of length 1.
+        images: number of images in the index.
+    """
+    copies = np.array(near["copy_cosines"])
+    typical, reach = (_distance(np.quantile(copies, q)) for q in (0.5, 1 - ALMOST_ALL))
+    compared = len(features)
+    features = _without_copies(features, _cosine(typical))
+    last = min(FARTHEST, len(features) - 1)
+    first = min(NEAREST, last - 1)
+    if first < 1:
+        return _cosine(typical)
+    distances = _neighbor_distances(features, last)
+    dimension = intrinsic_dimension(distances, first)
+    # Strangers within t of an image: (last - 1) (t / distance of the last)^m among those compared.
+    # The densest places count most; their distances are divided first, so that no power overflows.
+    farthest = distances[:, -1]
+    nearest = float(farthest.min())
+    crowd = (last - 1) * float(((nearest / farthest) ** dimension).mean())
+    crowd *= images / compared
+    strangers = nearest * (STRANGERS / crowd) ** (1 / dimension)
+    return _cosine(min(strangers, (strangers + reach) / 2))
 
 
-def distance_threshold(near: dict[str, Any], images: int) -> int:
-    """Return the number of different variables up to which two images count as copies."""
-    center, scale = near["chance_distances"]
-    copies = np.array(near["copy_distances"])
-    return int(-_balance(-copies, -np.arange(copies.max() + 1), -center, scale, images))
+def _distance(cosine: float) -> float:
+    """Return the distance of two vectors of length 1."""
+    return math.sqrt(max(0.0, 2 - 2 * cosine))
+
+
+def _cosine(distance: float) -> float:
+    return 1 - distance**2 / 2
+
+
+def _without_copies(features: NDArray[np.float32], cosine: float) -> NDArray[np.float32]:
+    """Leave out images that are above a cosine to an earlier one."""
+    kept = np.ones(len(features), dtype=bool)
+    for number in range(len(features) - 1):
+        if kept[number]:
+            kept[number + 1 :] &= features[number + 1 :] @ features[number] < cosine
+    return features[kept]
+
+
+def _neighbor_distances(features: NDArray[np.float32], count: int) -> NDArray[np.float64]:
+    """Return the distances of images of length 1 to their nearest others, ascending, (n, count)."""
+    cosines = features @ features.T
+    np.fill_diagonal(cosines, -1)
+    nearest = -np.sort(-np.partition(cosines, -count, axis=1)[:, -count:], axis=1)
+    distances: NDArray[np.float64] = np.sqrt((2 - 2 * nearest.astype(np.float64)).clip(1e-9))
+    return distances
+
+
+def intrinsic_dimension(distances: NDArray[np.float64], first: int) -> float:
+    """Return the dimension in which neighbors of rank `first` on have these distances, (n, ranks).
+
+    In m dimensions, the logarithm of the last distance over that of rank j has the mean
+    (1/j + … + 1/(last - 1)) / m.
+    """
+    last = distances.shape[1]
+    expected = np.mean([sum(1 / k for k in range(j, last)) for j in range(first, last)])
+    logs = np.log(distances[:, -1:] / distances[:, first - 1 : -1]).mean()
+    return float(expected / max(logs, 1e-6))
+
+
+def distance_threshold(near: dict[str, Any], codes: PackedCodes, images: int) -> int:
+    """Return the number of different variables up to which two images count as copies by codes alone.
+
+    -1 if even images with equal codes are strangers too often. Codes of all images are compared with
+    those of some; the two nearest of each may be real copies and do not count.
+    """
+    reach = math.ceil(float(np.quantile(near["copy_distances"], ALMOST_ALL)))
+    asked = np.random.default_rng(0).permutation(images)[: COMPARED // 8]
+    within = np.zeros(reach + 1)
+    others = np.arange(images)
+    for number in asked.tolist():
+        apart = codes.distances(np.full(images, number), others)
+        counts = np.bincount(apart, minlength=reach + 1)[: reach + 1].cumsum()
+        # The image itself is one more that does not count.
+        within += np.maximum(0, counts - NEAREST)
+    return int((within <= STRANGERS * len(asked)).sum()) - 1
 
 
 def candidate_distance(near: dict[str, Any]) -> int:
-    """Return the number of different variables within which most edited copies are."""
-    return math.ceil(float(np.quantile(near["copy_distances"], CANDIDATES)))
-
-
-def _balance(
-    copies: NDArray[Any], choices: NDArray[Any], center: float, scale: float, images: int
-) -> float:
-    """Return the likeness at which missed copies and expected strangers together are fewest."""
-    missed = np.array([(copies < choice).mean() for choice in choices])
-    chance = np.array(
-        [math.erfc((choice - center) / scale / math.sqrt(2)) / 2 for choice in choices]
-    )
-    mistakes = missed + images * chance
-    best = np.flatnonzero(mistakes == mistakes.min())
-    return float(choices[best].min())
+    """Return the number of different variables within which all edited copies are."""
+    return int(max(near["copy_distances"]))

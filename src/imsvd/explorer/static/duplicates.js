@@ -37,7 +37,9 @@ export async function duplicatesView({ index, query, hash, signal, reload }) {
 function summary({ total, copies, distance, wanted_distance, cosine }) {
   const shorter = distance < wanted_distance ? ` (${wanted_distance} would take too long)` : "";
   const alike = cosine == null ? "" : ` and the cosine of their features is at least ${cosine.toFixed(2)}`;
-  return `${counted(total, "group")} with ${counted(copies, "image")}. Files are equal, or codes differ in at most ${counted(distance, "variable")}${shorter}${alike}.`;
+  const found = `${counted(total, "group")} with ${counted(copies, "image")}.`;
+  if (distance < 0) return `${found} Files are equal; codes alone do not tell other copies from similar images here.`;
+  return `${found} Files are equal, or codes differ in at most ${counted(distance, "variable")}${shorter}${alike}.`;
 }
 
 function empty({ total }, { first }) {
