@@ -17,8 +17,6 @@ UNITS = (4, 3, 32, 5, 6, 2, 4, 4)
 NEAR = {
     "copy_distances": [0, 0, 0, 0, 0],
     "copy_cosines": [0.9, 0.95, 0.97, 0.98, 0.99],
-    "chance_distances": [7.0, 1.0],
-    "chance_cosines": [0.1, 0.1],
 }
 
 

@@ -39,11 +39,10 @@ Edit = Callable[[Image.Image, np.random.Generator], Image.Image]
 
 
 def _crop(picture: Image.Image, random: np.random.Generator) -> Image.Image:
-    width, height = picture.size
-    left, top = random.uniform(0, 0.1, 2)
-    box = (left * width, top * height, (left + 0.9) * width, (top + 0.9) * height)
-    left, top, right, bottom = (round(side) for side in box)
-    return picture.crop((left, top, right, bottom))
+    width, height = (round(0.9 * side) for side in picture.size)
+    left = int(random.integers(picture.width - width + 1))
+    top = int(random.integers(picture.height - height + 1))
+    return picture.crop((left, top, left + width, top + height))
 
 
 def _write(picture: Image.Image, _random: np.random.Generator) -> Image.Image:

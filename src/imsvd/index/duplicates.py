@@ -121,7 +121,8 @@ class _Images:
         states = np.array([self.image(int(number))[1].state() for number in numbers], dtype=str)
         self.ranks[numbers[states == "deleted"]] += len(self.ranks)
         changed = numbers[states == "changed"]
-        return ~np.isin(pairs, changed).any(axis=1), len(changed)
+        left_out = np.isin(pairs[:, 0], changed) | np.isin(pairs[:, 1], changed)
+        return ~left_out, len(changed)
 
     def image(self, number: int) -> tuple[int, IndexedImage]:
         side = int(np.searchsorted(self.starts, number, side="right")) - 1
