@@ -259,6 +259,18 @@ def bench_duplicates(
     measure(run, data, copies, seed, console, output)
 
 
+@bench.command("queries")
+def bench_queries(
+    index: Annotated[Path, argument("INDEX", "Index of images with attributes, such as shapes.")],
+    seed: Annotated[int, option("N", "Seed of the half of the images that names units.")] = 0,
+    output: Output = None,
+) -> None:
+    """Name units by the attributes that they recover, and measure searches for "A and not B"."""
+    from imsvd.bench.queries import run  # noqa: PLC0415
+
+    run(index, seed, console, output)
+
+
 @bench.command("index")
 def bench_index(
     index: Annotated[Path, argument("INDEX", "Index from whose codes many more are drawn.")],
