@@ -128,7 +128,7 @@ OPTIONS = {
         "--run",
     ],
     "export": ["run", "--out", "--format", "--output-kind"],
-    "codes": ["run", "data", "--out", "--split", "--embedding"],
+    "codes": ["run", "data", "--out", "--split", "--embedding", "--index"],
     "explain": ["run", "data", "--split", "--only", "--judge"],
     "results": ["runs", "--format"],
     "replay": ["run"],

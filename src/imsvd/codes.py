@@ -7,26 +7,33 @@
 | `confidence` | probability of that unit: fixed-size list of float32 |
 | `embedding` | features of the backbone, if requested: fixed-size list of float32 |
 | `split` | train or test, if both are written |
+
+Images that an index of the same encoder holds need not be encoded again. Its confidences are kept in steps and
+its features as half floats, so the file then has these; codes are the same.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich.console import Console
 from torch import Tensor, nn
 
-from imsvd.datasets import ImageSource, open_source
+from imsvd.datasets import ImageSource, UnreadableImage, open_source
 from imsvd.datasets.sources import Subset
-from imsvd.encoder import Encoder, encoding_device, open_encoder
+from imsvd.encoder import Encoder, encoder_key, encoding_device, open_encoder
 from imsvd.errors import InputError
 from imsvd.evaluation import extract_features
 from imsvd.files import complete_or_absent
+from imsvd.index.contents import Contents
+from imsvd.index.known import ContentKey, KnownCodes, content_at, content_key
 from imsvd.information import codes, max_probabilities, soft_discretize
 from imsvd.progress import progress_bar
 
@@ -54,6 +61,7 @@ def write_codes(
     *,
     split: str = "train",
     embedding: bool = False,
+    index: str | Path | None = None,
     console: Console | None = None,
 ) -> Written:
     """Encode the images of `data` and write their codes to the Parquet file `out`, complete or not at all.
@@ -64,11 +72,13 @@ def write_codes(
         out: Parquet file to write.
         split: train (all images if there is no test split), test or all.
         embedding: whether to write the features too.
+        index: an index of the same encoder; images whose content it holds are taken from it, not encoded.
         console: where to show progress.
     """
     device = encoding_device()
     console = console or Console(quiet=True)
     encoder = open_encoder(run).to(device)
+    known = None if index is None else _known_codes(Path(index), encoder, str(run), embedding)
     with progress_bar(console) as bar:
         task = bar.add_task("codes", total=None)
         written = _write(
@@ -78,6 +88,7 @@ def write_codes(
             run=str(run),
             split=split,
             embedding=embedding,
+            known=known,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
     if written.skipped:
@@ -93,6 +104,7 @@ def _write(
     run: str,
     split: str,
     embedding: bool,
+    known: KnownCodes | None,
     progress: Callable[[int, int], None],
 ) -> Written:
     arrow, parquet = _require_pyarrow()
@@ -107,7 +119,8 @@ def _write(
     schema = schema.with_metadata(_metadata(encoder, run, data))
     with complete_or_absent(out) as temporary, parquet.ParquetWriter(temporary, schema) as writer:
         for name, part in _parts(sources):
-            columns = _encode(encoder, part, embedding)
+            places, rows = _encode(encoder, part, known)
+            columns = _columns(encoder, part, places, rows)
             skipped += len(part) - len(columns["path"])
             if "split" in schema.names:
                 columns["split"] = [name] * len(columns["path"])
@@ -147,8 +160,50 @@ class _Columns(nn.Module):
         return torch.cat([codes(q, units).to(q.dtype), max_probabilities(q, units), features], 1)
 
 
-def _encode(encoder: Encoder, part: Subset, embedding: bool) -> dict[str, Any]:
-    """Return the columns of one row group; images that cannot be read have no row."""
+def _known_codes(folder: Path, encoder: Encoder, run: str, embedding: bool) -> KnownCodes:
+    index = Contents(folder)
+    if index.manifest.encoder != encoder_key(encoder.description, encoder.state_dict()):
+        raise InputError(
+            f"{folder} was made with another encoder than {run}, so its codes are not those of {run}; "
+            "give another --index, or none."
+        )
+    if embedding and index.manifest.features is None:
+        raise InputError(
+            f"{folder} keeps no features to write; leave out --index or --embedding, or build the index "
+            "with --features."
+        )
+    return index.known_codes()
+
+
+def _encode(
+    encoder: Encoder, part: Subset, known: KnownCodes | None
+) -> tuple[list[int], NDArray[np.float32]]:
+    """Return the readable images of a row group, and codes, confidences and features of each."""
+    if known is None:
+        return _encode_new(encoder, part)
+    rows = np.array([known.row(_key(part, place)) for place in range(len(part))], dtype=np.int64)
+    new = np.flatnonzero(rows < 0)
+    places, made = (
+        list(np.flatnonzero(rows >= 0)),
+        [known.matrix(rows[rows >= 0], encoder.num_features)],
+    )
+    if len(new):
+        encoded = Subset(part.source, [part.indices[place] for place in new])
+        readable, matrix = _encode_new(encoder, encoded)
+        places, made = [*places, *new[readable]], [*made, matrix]
+    order = np.argsort(places)
+    return [int(places[number]) for number in order], np.concatenate(made)[order]
+
+
+def _key(part: Subset, place: int) -> ContentKey:
+    source, index = part.source, part.indices[place]
+    try:
+        return content_key(source, content_at(source, index))
+    except UnreadableImage:
+        return ContentKey(b"", -1)  # known nowhere, and skipped when it is to be encoded
+
+
+def _encode_new(encoder: Encoder, part: Subset) -> tuple[list[int], NDArray[np.float32]]:
     described = encoder.description
     try:
         encoded = extract_features(
@@ -162,18 +217,21 @@ def _encode(encoder: Encoder, part: Subset, embedding: bool) -> dict[str, Any]:
     except InputError:
         # No image of this group can be read; other groups may be fine.
         width = 2 * len(described.units) + encoder.num_features
-        rows, paths = torch.empty(0, width), []
-    else:
-        bad = {image.index for image in encoded.skipped}
-        rows = encoded.features
-        paths = [part.identity(index) for index in range(len(part)) if index not in bad]
-    variables = len(described.units)
-    columns = {
-        "path": paths,
-        "codes": rows[:, :variables].int(),
+        return [], np.empty((0, width), dtype=np.float32)
+    bad = {image.index for image in encoded.skipped}
+    return [place for place in range(len(part)) if place not in bad], encoded.features.numpy()
+
+
+def _columns(
+    encoder: Encoder, part: Subset, places: Sequence[int], rows: NDArray[np.float32]
+) -> dict[str, Any]:
+    variables = len(encoder.description.units)
+    return {
+        "path": [part.identity(place) for place in places],
+        "codes": rows[:, :variables].astype(np.int32),
         "confidence": rows[:, variables : 2 * variables],
+        "embedding": rows[:, 2 * variables :],
     }
-    return columns | ({"embedding": rows[:, 2 * variables :]} if embedding else {})
 
 
 def _schema(encoder: Encoder, several: bool, embedding: bool) -> Any:
@@ -206,8 +264,8 @@ def _table(arrow: Any, schema: Any, columns: Mapping[str, Any]) -> Any:
     arrays = []
     for field in schema:
         values = columns[field.name]
-        if isinstance(values, Tensor):
-            flat = arrow.array(values.flatten().numpy()).cast(field.type.value_type)
+        if isinstance(values, np.ndarray):
+            flat = arrow.array(values.flatten()).cast(field.type.value_type)
             arrays.append(arrow.FixedSizeListArray.from_arrays(flat, type=field.type))
         else:
             arrays.append(arrow.array(values, field.type))

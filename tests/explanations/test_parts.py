@@ -47,6 +47,7 @@ def test_everything_is_written(explained: Path) -> None:
         "meaning.png",
         "galleries",
         "encodings.safetensors",
+        "known-codes.safetensors",
         "pictures.safetensors",
     }
     assert {path.name for path in folder.iterdir()} == expected

@@ -44,6 +44,17 @@ def test_duplicates_between_parts_are_none_where_nothing_leaks(ask: Api) -> None
     assert ready(ask, "indexes/0/duplicates?first=train&second=test")["total"] == 0
     assert "two splits" in ask.error("indexes/0/duplicates?first=train", 400)
     ask.error("indexes/0/duplicates?within=65", 422)
+    for cosine in ("1.1", "-2", "nan", "x"):
+        ask.error(f"indexes/0/duplicates?cosine={cosine}", 422)
+
+
+def test_limits_that_are_given_replace_the_measured_ones(ask: Api, planted: Index) -> None:
+    few = ready(ask, "indexes/0/duplicates?within=0&cosine=1")
+    wanted = planted.duplicates(within=0, cosine=1)
+    assert few["distance"] == 0 < ready(ask, "indexes/0/duplicates")["distance"]
+    assert few["cosine"] == wanted.cosine
+    images = [[copy["image"] for copy in group["copies"]] for group in few["groups"]]
+    assert images == [[copy.position for copy in group] for group in wanted.groups]
 
 
 @pytest.mark.parametrize(

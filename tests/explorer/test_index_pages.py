@@ -185,6 +185,29 @@ def test_duplicates_are_gone_through_by_keys(
     assert "first=train&second=test" in page.url
 
 
+def test_limits_of_duplicates_are_set_on_the_page_and_are_part_of_the_link(
+    page: Page, address: str, planted: Index
+) -> None:
+    open_view(page, address, "#/indexes/0/duplicates")
+    page.get_by_role("heading", name="Group 1 of 2").wait_for()
+    kept = [box.is_checked() for box in page.locator(".copy input").all()]
+    field = page.get_by_label("Variables that may differ")
+    field.fill("1")  # typed digits are no marks
+    assert [box.is_checked() for box in page.locator(".copy input").all()] == kept
+    field.fill("0")
+    field.press("Enter")
+    page.get_by_text("codes differ in at most 0 variables").wait_for()
+    assert "within=0" in page.url
+    groups = len(planted.duplicates(within=0))
+    page.get_by_role("heading", name=f"Group 1 of {groups}").wait_for()
+    page.locator("#scope").select_option(label="between train and test")
+    page.get_by_text("nothing leaks").wait_for()
+    assert "within=0" in page.url
+    assert page.get_by_label("Least cosine of features").count() == (
+        planted.manifest.features is not None
+    )
+
+
 def test_drift_names_what_moved_and_shows_it(page: Page, address: str) -> None:
     open_view(page, address, "#/indexes/0/drift")
     page.get_by_role("link", name="Compare train with test").click()

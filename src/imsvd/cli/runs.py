@@ -184,11 +184,21 @@ def codes(
     embedding: Annotated[
         bool, typer.Option("--embedding", help="Also write the features.")
     ] = False,
+    index: Annotated[
+        Path | None,
+        option(
+            "INDEX",
+            "Index of this run: images that it holds unchanged are not encoded again; their confidences are "
+            "those of the index, in steps.",
+        ),
+    ] = None,
 ) -> None:
     """Write the discrete code of every image, with its confidence, to a Parquet file."""
     from imsvd.codes import write_codes  # noqa: PLC0415
 
-    written = write_codes(run, data, out, split=split, embedding=embedding, console=console)
+    written = write_codes(
+        run, data, out, split=split, embedding=embedding, index=index, console=console
+    )
     print_path(f"Codes of {written.images:,} images", out)
 
 

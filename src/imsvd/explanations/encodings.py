@@ -22,6 +22,9 @@ from torch import Tensor
 
 from imsvd.explanations.subject import Collector, ReadBatch, State, Subject, evenly_spaced
 from imsvd.files import write_atomically
+from imsvd.index.columns import level_of
+from imsvd.index.known import KnownCodes
+from imsvd.index.segments import HASH_BYTES
 from imsvd.information import certainty, codes, max_probabilities, soft_discretize
 
 FILE_NAME = "encodings.safetensors"
@@ -114,6 +117,8 @@ class EncodingsCollector(Collector):
             "confidence": [np.empty((0, variables), dtype=np.float32)],
             "feature_rows": [np.empty(0, dtype=np.int64)],
             "features": [np.empty((0, subject.encoder.num_features), dtype=np.float16)],
+            "hashes": [np.empty((0, HASH_BYTES), dtype=np.uint8)],
+            "sizes": [np.empty(0, dtype=np.uint32)],
         }
 
     @classmethod
@@ -136,6 +141,8 @@ class EncodingsCollector(Collector):
             "confidence": largest.numpy(),
             "feature_rows": self._count + np.array(sampled, dtype=np.int64),
             "features": features[sampled].half().cpu().numpy(),
+            "hashes": np.array([list(key.hash) for key in batch.keys], dtype=np.uint8),
+            "sizes": np.array([key.size for key in batch.keys], dtype=np.uint32),
         }
         for name, value in made.items():
             self.rows[name].append(value)
@@ -172,7 +179,9 @@ class EncodingsCollector(Collector):
     def finish(self) -> Encodings:
         """Write and return the encodings."""
         best = self._top.best()
-        made = {name: self.joined(name) for name in self.rows} | {
+        rows = {name: self.joined(name) for name in self.rows}
+        content = rows.pop("hashes"), rows.pop("sizes")
+        made = rows | {
             "marginals": (self.sums["marginals"] / self._count).numpy(),
             "histogram": self.sums["histogram"].numpy(),
             "above": self.sums["above"].numpy(),
@@ -181,6 +190,8 @@ class EncodingsCollector(Collector):
         }
         folder, key = self.subject.folder, self.subject.key
         write_arrays(folder / PICTURES_NAME, key, _pack(self._pictures))
+        known = KnownCodes(*content, rows["codes"], level_of(rows["confidence"]))
+        known.write(folder.parent, key.partition("-")[0])
         write_arrays(folder / FILE_NAME, key, made)
         return Encodings(**made)
 

@@ -22,12 +22,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from imsvd.datasets import ImageSource, UnreadableImage, small_image_size
+from imsvd.datasets.decoding import decode_image
 from imsvd.datasets.reading import image_key
 from imsvd.datasets.sources import DecodedImages, EncodedSource
 from imsvd.encoder import Encoder, EncoderDescription, encoder_key
 from imsvd.errors import InputError
 from imsvd.evaluation.features import center_crop
 from imsvd.files import complete_or_absent
+from imsvd.index.known import ContentKey, content_key
 from imsvd.information import soft_discretize
 from imsvd.views import ViewsSettings, batch_views, image_views, normalize
 from imsvd.views.samples import Sample, make_samples, stack_views
@@ -129,6 +131,8 @@ class ReadBatch(NamedTuple):
     """Two augmented views, normalized; empty if no collector uses them."""
     view_q: tuple[Tensor, ...]
     """The probabilities of the views, (batch, width) each."""
+    keys: Sequence[ContentKey]
+    """What identifies their content."""
     judge_crops: Mapping[int, Tensor] = {}
     """(3, size, size) uint8 as the judge sees whole images, by position, of those it is to see."""
 
@@ -310,7 +314,9 @@ def _restore(
     """Restore the collectors; return the next image to read and the readable ones so far."""
     saved = {} if state is None else state
     names = {name.partition(".")[0] for name in saved}
-    if any(each.name not in names for each in collectors):
+    needed = {f"{each.name}.{field}" for each in collectors for field in (*each.sums, *each.rows)}
+    # An earlier version may have saved fewer fields.
+    if any(each.name not in names for each in collectors) or needed - saved.keys():
         return 0, 0
     for each in collectors:
         prefix = f"{each.name}."
@@ -331,9 +337,11 @@ def _batch(
     samples: list[Sample] = []
     judge_crops: dict[int, Tensor] = {}
     images: dict[int, Tensor] = {}
+    keys: list[ContentKey] = []
     step = PHOTOGRAPHS if side is None else BATCH
     for start in range(0, len(chosen), step):
-        images = _read(subject.source, chosen[start : start + step])
+        images, own = _read(subject.source, chosen[start : start + step])
+        keys += own
         indices += images
         crops += [center_crop(each, subject.encoder.description.size) for each in images.values()]
         judge_crops |= _judge_crops(subject, images, judged)
@@ -342,7 +350,7 @@ def _batch(
     if not indices:
         return None
     if views is None:
-        return ReadBatch(indices, torch.stack(crops), (), (), judge_crops)
+        return ReadBatch(indices, torch.stack(crops), (), (), keys, judge_crops)
     if side is None:
         stacked = zip(stack_views(samples), views.views, strict=True)
         made = [normalize(levels, view) for levels, view in stacked]
@@ -350,7 +358,7 @@ def _batch(
         made = _small_views(images, views, subject.seed, side)
     pair = tuple(view.to(subject.device) for view in made)
     q = tuple(view_probabilities(subject.encoder, view) for view in pair)
-    return ReadBatch(indices, torch.stack(crops), pair, q, judge_crops)
+    return ReadBatch(indices, torch.stack(crops), pair, q, keys, judge_crops)
 
 
 def _judge_crops(
@@ -362,20 +370,29 @@ def _judge_crops(
     return {index: center_crop(image, size) for index, image in images.items() if index in judged}
 
 
-def _read(source: ImageSource, chosen: Sequence[int]) -> dict[int, Tensor]:
-    """Decode images; those that cannot be read are left out, never replaced."""
+def _read(source: ImageSource, chosen: Sequence[int]) -> tuple[dict[int, Tensor], list[ContentKey]]:
+    """Decode and hash images; those that cannot be read are left out, never replaced."""
+    images: dict[int, Tensor] = {}
+    keys = []
     if not isinstance(source, EncodedSource):  # drawing images together is faster
         try:
-            return dict(zip(chosen, source.read_many(chosen), strict=True))
+            images = dict(zip(chosen, source.read_many(chosen), strict=True))
         except UnreadableImage:
             pass
-    images = {}
+        else:
+            return images, [content_key(source, each.numpy().tobytes()) for each in images.values()]
     for index in chosen:
         try:
-            images[index] = source.read(index)
+            if isinstance(source, EncodedSource):
+                content = source.encoded(index)
+                images[index] = decode_image(content, source.identity(index))
+            else:
+                images[index] = source.read(index)
+                content = images[index].numpy().tobytes()
         except UnreadableImage:
             continue
-    return images
+        keys.append(content_key(source, content))
+    return images, keys
 
 
 def _small_views(

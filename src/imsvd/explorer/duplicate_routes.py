@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException, Query, Request
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -23,6 +23,7 @@ SHOWN_COPIES = 60
 Offset = Annotated[int, Query(ge=0)]
 Count = Annotated[int, Query(ge=1, le=50)]
 Within = Annotated[int | None, Query(ge=0, le=64)]
+Cosine = Annotated[float | None, Query(ge=-1, le=1, allow_inf_nan=False)]
 
 
 class Marks(BaseModel):
@@ -33,7 +34,8 @@ class Marks(BaseModel):
     what: Literal["kept", "redundant"]
     first: str = ""
     second: str = ""
-    within: int | None = None
+    within: int | None = Field(None, ge=0, le=64)
+    cosine: float | None = Field(None, ge=-1, le=1, allow_inf_nan=False)
     marks: dict[int, set[int]] = {}
 
 
@@ -41,14 +43,18 @@ def duplicate_routes(explorer: Explorer, background: Background) -> APIRouter:
     """Routes for duplicates within an index, or between two parts of it."""
     router = APIRouter(prefix="/api/indexes/{x}/duplicates")
 
-    def found(x: int, first: str, second: str, within: int | None) -> Duplicates | Working:
+    def found(
+        x: int, first: str, second: str, within: int | None, cosine: float | None
+    ) -> Duplicates | Working:
         if bool(first) != bool(second):
             raise HTTPException(400, "Name two splits or queries, or none.")
         index = explorer.index(x).index
         between = (first, second) if first else None
         result: Duplicates | Working = background.result(
-            ("duplicates", x, between, within),
-            lambda progress: index.duplicates(between=between, within=within, progress=progress),
+            ("duplicates", x, between, within, cosine),
+            lambda progress: index.duplicates(
+                between=between, within=within, cosine=cosine, progress=progress
+            ),
         )
         return result
 
@@ -58,10 +64,11 @@ def duplicate_routes(explorer: Explorer, background: Background) -> APIRouter:
         first: str = "",
         second: str = "",
         within: Within = None,
+        cosine: Cosine = None,
         offset: Offset = 0,
         count: Count = 20,
     ) -> Response:
-        result = found(x, first, second, within)
+        result = found(x, first, second, within, cosine)
         if isinstance(result, Working):
             return answer(result.record())
         return answer(_record(explorer.index(x), result, offset, count))
@@ -75,7 +82,7 @@ def duplicate_routes(explorer: Explorer, background: Background) -> APIRouter:
     async def paths(x: int, request: Request) -> Response:
         index = explorer.index(x)
         wanted = await posted(explorer, request, Marks)
-        result = found(x, wanted.first, wanted.second, wanted.within)
+        result = found(x, wanted.first, wanted.second, wanted.within, wanted.cosine)
         if isinstance(result, Working):
             raise HTTPException(409, "The duplicates are still being searched; try again.")
         images = _listed(result, wanted)

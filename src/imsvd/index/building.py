@@ -30,6 +30,7 @@ from imsvd.evaluation.features import BATCH_SIZE
 from imsvd.files import remove_leftovers, write_atomically
 from imsvd.index.calibration import measure_copies
 from imsvd.index.encoding import Coder, Part, Request, facet_values, open_parts, read_rows
+from imsvd.index.known import read_known
 from imsvd.index.names import read_names
 from imsvd.index.segments import Rows, Segment, encode, join
 from imsvd.index.storage import (
@@ -179,6 +180,7 @@ def encode_parts(
     folder: Path, coder: Coder, requests: Sequence[Request], features: bool, console: Console
 ) -> None:
     """Write the file of every batch that has none yet."""
+    known = read_known(coder.run, coder.key, coder.units)
     left = done = sum(1 for _ in folder.glob("part-*.safetensors"))
     bad: list[BadImage] = []
     with progress_bar(console) as bar:
@@ -188,7 +190,7 @@ def encode_parts(
             skipped, waiting = request.batches[:left], request.batches[left:]
             left -= len(skipped)
             bar.update(task, advance=sum(map(len, skipped)))
-            rows_of_batches = read_rows(coder, request._replace(batches=waiting), features)
+            rows_of_batches = read_rows(coder, request._replace(batches=waiting), features, known)
             for batch, (rows, unreadable) in zip(waiting, rows_of_batches, strict=True):
                 content = encode(rows, coder.units, {})
                 write_atomically(folder / f"part-{done:06d}.safetensors", content)

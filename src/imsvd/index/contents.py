@@ -18,6 +18,7 @@ from imsvd.errors import InputError
 from imsvd.index import storage
 from imsvd.index.columns import Numbers
 from imsvd.index.encoding import Coder, modified_at, place_of
+from imsvd.index.known import KnownCodes
 from imsvd.index.names import read_names
 from imsvd.index.segments import Facts, Segment, full_name, path_key
 from imsvd.index.storage import Manifest, Root, Snapshot
@@ -171,6 +172,12 @@ class Contents:
     def column(self, name: str) -> NDArray[Any]:
         """Return `hashes`, `sizes`, `modified` or `path_keys` of all images, (images, …)."""
         return np.concatenate([segment.column(name) for segment in self.segments])
+
+    def known_codes(self) -> KnownCodes:
+        """Return the codes of all images, to be found by their content."""
+        levels = np.concatenate([segment.levels() for segment in self.segments])
+        hashes, sizes = self.column("hashes"), self.column("sizes")
+        return KnownCodes(hashes, sizes, self.codes(), levels, self.features())
 
     def image(self, position: int) -> IndexedImage:
         """Return what is known of one image."""

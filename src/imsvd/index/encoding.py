@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,7 +29,8 @@ from imsvd.datasets.sources import PathSource
 from imsvd.encoder import Encoder, encoder_key, encoding_device, open_encoder
 from imsvd.errors import InputError
 from imsvd.evaluation.features import center_crop
-from imsvd.index.columns import Numbers, level_of
+from imsvd.index.columns import Bytes, Numbers, level_of
+from imsvd.index.known import ContentKey, KnownCodes, content_at, content_key
 from imsvd.index.segments import HASH_BYTES, Rows
 from imsvd.index.storage import Root
 from imsvd.information import codes, max_probabilities, soft_discretize
@@ -158,10 +158,12 @@ class _ReadImages(NamedTuple):
     """The readable ones of some images."""
 
     crops: Tensor
+    """Of the images whose codes are not known."""
     positions: list[int]
-    hashes: list[bytes]
-    sizes: list[int]
+    keys: list[ContentKey]
     modified: list[int]
+    known: list[int]
+    """Rows of known codes; -1 for images that must be encoded."""
     bad: list[BadImage]
 
 
@@ -182,63 +184,80 @@ class Request(NamedTuple):
 
 
 def read_rows(
-    coder: Coder, request: Request, keep_features: bool
+    coder: Coder, request: Request, keep_features: bool, known: KnownCodes | None = None
 ) -> Iterator[tuple[Rows, list[BadImage]]]:
-    """Yield for every batch its rows, without images that cannot be read, and those images."""
+    """Yield for every batch its rows, without images that cannot be read, and those images.
+
+    Images with `known` codes are not encoded, unless features are to be kept.
+    """
     source, batches = request.part.source, request.batches
+    known = None if keep_features else known
     in_process = len(batches) < 2 or small_image_size(source) is not None
     workers = 0 if in_process else max(1, usable_processors() // 2)
-    for images in load_batches(functools.partial(_read, source, coder.size), batches, workers):
-        encoded = coder.encode(images.crops)
+    read = functools.partial(_read, source, coder.size, known)
+    for images in load_batches(read, batches, workers):
+        codes, levels, features = _codes(coder, images, known)
         places = [request.places[position] for position in images.positions]
         facets = {name: values[images.positions] for name, values in request.facets.items()}
+        hashes = b"".join(key.hash for key in images.keys)
         rows = Rows(
-            encoded.codes,
-            level_of(encoded.confidences),
-            np.frombuffer(b"".join(images.hashes), dtype=np.uint8).reshape(-1, HASH_BYTES),
-            np.array(images.sizes, dtype=np.uint32),
+            codes,
+            levels,
+            np.frombuffer(hashes, dtype=np.uint8).reshape(-1, HASH_BYTES),
+            np.array([key.size for key in images.keys], dtype=np.uint32),
             np.array(images.modified, dtype=np.uint64),
             [name for _, name in places],
             {**facets, "root": np.array([root for root, _ in places], dtype=np.uint32)},
-            encoded.features.astype(np.float16) if keep_features else None,
+            features.astype(np.float16) if keep_features else None,
         )
         yield rows, images.bad
 
 
-def _read(source: ImageSource, size: int, positions: Sequence[int]) -> _ReadImages:
+def _codes(
+    coder: Coder, images: _ReadImages, known: KnownCodes | None
+) -> tuple[Numbers, Bytes, NDArray[np.float32]]:
+    """Return codes and confidence levels of all images, and features of those that were encoded."""
+    rows = np.array(images.known, dtype=np.int64)
+    if known is None or (rows < 0).all():
+        encoded = coder.encode(images.crops)
+        return encoded.codes, level_of(encoded.confidences), encoded.features
+    codes, levels = known.codes[rows], known.levels[rows]
+    features = np.empty((0, coder.encoder.num_features), dtype=np.float32)
+    if len(images.crops):
+        encoded = coder.encode(images.crops)
+        codes[rows < 0], levels[rows < 0] = encoded.codes, level_of(encoded.confidences)
+        features = encoded.features
+    return codes, levels, features
+
+
+def _read(
+    source: ImageSource, size: int, known: KnownCodes | None, positions: Sequence[int]
+) -> _ReadImages:
     found = _ReadImages(torch.empty(0, 3, size, size, dtype=torch.uint8), [], [], [], [], [])
-    if isinstance(source, EncodedSource):
-        images = _read_files(source, positions, found.bad)
-    else:
-        drawn = zip(positions, source.read_many(positions), strict=True)
-        images = ((position, image, image.numpy().tobytes(), 0) for position, image in drawn)
+    drawn: Mapping[int, Tensor] = {}
+    if not isinstance(source, EncodedSource):
+        drawn = dict(zip(positions, source.read_many(positions), strict=True))
     crops = []
-    for position, image, content, modified in images:
-        crops.append(center_crop(image, size))
-        found.positions.append(position)
-        found.hashes.append(hash_content(content))
-        found.sizes.append(len(content) if isinstance(source, EncodedSource) else 0)
-        found.modified.append(modified)
-    return found._replace(crops=torch.stack(crops)) if crops else found
-
-
-def _read_files(
-    source: EncodedSource, positions: Sequence[int], bad: list[BadImage]
-) -> Iterator[tuple[int, Tensor, bytes, int]]:
-    """Yield position, pixels, content and modification time of readable images."""
     for position in positions:
         try:
             # Before reading: of an image that changes meanwhile, `imsvd add` must see a later time.
             modified = modified_at(source.path(position)) if isinstance(source, PathSource) else 0
-            content = source.encoded(position)
-            yield position, decode_image(content, source.identity(position)), content, modified
+            image = drawn.get(position)
+            content = content_at(source, position) if image is None else image.numpy().tobytes()
+            key = content_key(source, content)
+            row = -1 if known is None else known.row(key)
+            if row < 0:
+                if image is None:
+                    image = decode_image(content, source.identity(position))
+                crops.append(center_crop(image, size))
         except UnreadableImage as error:
-            bad.append(BadImage(position, error.identity, error.reason))
-
-
-def hash_content(content: bytes) -> bytes:
-    """Return the hash by which equal images are found."""
-    return hashlib.blake2b(content, digest_size=HASH_BYTES).digest()
+            found.bad.append(BadImage(position, error.identity, error.reason))
+            continue
+        found.positions.append(position)
+        found.keys.append(key)
+        found.modified.append(modified)
+        found.known.append(row)
+    return found._replace(crops=torch.stack(crops)) if crops else found
 
 
 def modified_at(path: str | Path) -> int:

@@ -17,6 +17,7 @@ from imsvd.index import building, statistics, storage
 from imsvd.index.contents import Contents
 from imsvd.index.duplicates import Duplicates, duplicates
 from imsvd.index.encoding import Request, open_parts, read_rows
+from imsvd.index.known import read_known
 from imsvd.index.names import named, parse_unit
 from imsvd.index.searching import Matches, search
 from imsvd.index.segments import Rows, join
@@ -108,7 +109,10 @@ class Index(Contents):
         keep = self.manifest.features is not None
         batches = [batch for request in requests for batch in request.batches]
         if sum(map(len, batches)) <= BATCH_SIZE:
-            found = [pair for request in requests for pair in read_rows(self.coder, request, keep)]
+            known = read_known(self.coder.run, self.coder.key, self.units)
+            found = [
+                pair for request in requests for pair in read_rows(self.coder, request, keep, known)
+            ]
             building.report_unreadable([bad for _, several in found for bad in several], console)
             return [rows for rows, _ in found]
         keys = building.image_keys([request.part for request in requests])

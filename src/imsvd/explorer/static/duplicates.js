@@ -9,7 +9,7 @@ import { count, counted, percent } from "./wording.js";
 const PAGE = 20;
 
 export async function duplicatesView({ index, query, hash, signal, reload }) {
-  const asked = Object.fromEntries(["first", "second", "within"].map((name) => [name, query.get(name) ?? ""]));
+  const asked = Object.fromEntries(["first", "second", "within", "cosine"].map((name) => [name, query.get(name) ?? ""]));
   const wanted = Math.max(0, Number.parseInt(query.get("group") ?? "1", 10) - 1 || 0);
   const offset = wanted - (wanted % PAGE);
   const path = `/api/indexes/${index.id}/duplicates${written({ ...asked, offset, count: PAGE })}`;
@@ -22,6 +22,7 @@ export async function duplicatesView({ index, query, hash, signal, reload }) {
         { class: "bar" },
         element("h1", { tabindex: "-1" }, "Duplicates"),
         scope(index, asked),
+        limits(index, asked),
       ),
       ...content,
     ],
@@ -50,7 +51,8 @@ function empty({ total }, { first }) {
 }
 
 /** All images, or only duplicates between two splits. */
-function scope(index, { first, second }) {
+function scope(index, asked) {
+  const { first, second } = asked;
   if (index.splits.length < 2) return null;
   const pairs = index.splits.flatMap((one, place) => index.splits.slice(place + 1).map((two) => [one, two]));
   const options = [
@@ -59,13 +61,28 @@ function scope(index, { first, second }) {
   ];
   return choice("Search", "scope", options, first ? `${first}\n${second}` : "", (value) => {
     const [one = "", two = ""] = value.split("\n");
-    location.hash = link.duplicates(index.id, { first: one, second: two });
+    location.hash = link.duplicates(index.id, { ...asked, first: one, second: two });
   });
 }
 
+/** Fields for what counts as a copy; an empty one stands for the limit measured when the index was made. */
+function limits(index, asked) {
+  const field = (name, label, range) => {
+    const changed = () => {
+      if (input.reportValidity()) location.hash = link.duplicates(index.id, { ...asked, [name]: input.value });
+    };
+    const input = element("input", { id: name, type: "number", value: asked[name], placeholder: "auto", ...range, on: { change: changed } });
+    return element("label", { class: "choice", for: name }, element("span", {}, label), input);
+  };
+  return [
+    field("within", "Variables that may differ", { min: "0", max: String(Math.min(64, index.units.length)), step: "1" }),
+    index.features && field("cosine", "Least cosine of features", { min: "-1", max: "1", step: "any" }),
+  ];
+}
+
 /** The images to keep of every group that the user has changed; they stay in this browser. */
-function marksOf(index, { first, second, within }) {
-  const name = `imsvd ${index.key} ${first} ${second} ${within}`;
+function marksOf(index, { first, second, within, cosine }) {
+  const name = `imsvd ${index.key} ${first} ${second} ${within} ${cosine}`.trimEnd();
   let marks = {};
   try {
     marks = JSON.parse(localStorage.getItem(name)) ?? {};
@@ -139,7 +156,7 @@ function groupSection({ index, asked, answer, group, marks, hash, signal }) {
 /** Calls functions for arrows and digits until the page is left, except while text is typed. */
 function keys(signal, actions) {
   const pressed = (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("select, input[type=text]")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("select, input[type=text], input[type=number]")) return;
     if (/^[1-9]$/.test(event.key)) actions.digit(Number(event.key) - 1);
     else actions[event.key]?.();
   };
@@ -167,11 +184,12 @@ function copyItem(index, asked, copy, box, place) {
   );
 }
 
-function lists(index, { first, second, within }, marks) {
+function lists(index, { first, second, within, cosine }, marks) {
+  const number = (text) => (text === "" ? null : Number(text));
   const problem = element("p", { class: "hint", role: "alert" });
   const save = async (what) => {
     problem.textContent = "";
-    const wanted = { what, first, second, within: within === "" ? null : Number(within), marks: marks.all };
+    const wanted = { what, first, second, within: number(within), cosine: number(cosine), marks: marks.all };
     try {
       await download(`/api/indexes/${index.id}/duplicates/list`, wanted, `${index.name.replace(/\.index$/, "")}-${what}.txt`);
       announce("The list was saved.");
