@@ -178,7 +178,8 @@ def test_every_image_is_decoded_once(
         decoded.append(identity)
         return decode_image(content, identity)
 
-    monkeypatch.setattr("imsvd.datasets.sources.decode_image", count)
+    for module in ("datasets.sources", "explanations.subject"):
+        monkeypatch.setattr(f"imsvd.{module}.decode_image", count)
     explain(run, data)
     assert len(decoded) == 31
     assert len(set(decoded)) == 31

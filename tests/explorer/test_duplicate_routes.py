@@ -49,12 +49,11 @@ def test_duplicates_between_parts_are_none_where_nothing_leaks(ask: Api) -> None
 
 
 def test_limits_that_are_given_replace_the_measured_ones(ask: Api, planted: Index) -> None:
-    few = ready(ask, "indexes/0/duplicates?within=0&cosine=1")
-    wanted = planted.duplicates(within=0, cosine=1)
-    assert few["distance"] == 0 < ready(ask, "indexes/0/duplicates")["distance"]
-    assert few["cosine"] == wanted.cosine
-    images = [[copy["image"] for copy in group["copies"]] for group in few["groups"]]
-    assert images == [[copy.position for copy in group] for group in wanted.groups]
+    found = ready(ask, "indexes/0/duplicates?within=3&cosine=1")
+    wanted = planted.duplicates(within=3, cosine=1)
+    assert found["distance"] == 3 > ready(ask, "indexes/0/duplicates")["distance"]
+    assert found["cosine"] == wanted.cosine
+    assert found["copies"] == sum(map(len, wanted.groups)) > 5
 
 
 @pytest.mark.parametrize(
