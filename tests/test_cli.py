@@ -173,6 +173,8 @@ OPTIONS = {
     "bench drift": ["run", "data", "--images", "--sizes", "--nulls", "--trials", "--output"],
     "bench select": ["run", "data", "--counts", "--seeds", "--output"],
     "bench campaign": ["--out", "--tries", "--only", "--commands", "--seed"],
+    "bench duplicates": ["run", "data", "--copies", "--seed", "--output"],
+    "bench queries": ["index", "--seed", "--output"],
 }
 
 

@@ -126,7 +126,7 @@ def test_a_change_is_whole_or_not_there_whenever_it_is_killed(tmp_path: Path, na
 @pytest.fixture
 def light(monkeypatch: pytest.MonkeyPatch) -> None:
     """Build without measuring thresholds, which takes most of the time and writes nothing."""
-    monkeypatch.setattr("imsvd.index.building.measure_likeness", lambda *_: {})
+    monkeypatch.setattr("imsvd.index.building.measure_copies", lambda *_: {})
     monkeypatch.setattr("imsvd.index.building.BATCH_SIZE", 4)
 
 

@@ -42,7 +42,7 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return encode(coder, crops)
 
     monkeypatch.setattr(Coder, "encode", counted)
-    monkeypatch.setattr("imsvd.index.building.measure_likeness", lambda *_: {})
+    monkeypatch.setattr("imsvd.index.building.measure_copies", lambda *_: {})
     return counts
 
 
