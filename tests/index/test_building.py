@@ -109,7 +109,7 @@ def test_an_image_that_changes_while_it_is_read_is_noticed_later(
         return content
 
     monkeypatch.setattr(PathSource, "encoded", change_after_reading)
-    monkeypatch.setattr(building, "measure_likeness", lambda *_: {})
+    monkeypatch.setattr(building, "measure_copies", lambda *_: {})
     index = Index.build(trained, data, tmp_path / "a.index")
     for number in range(len(index)):
         image = index.image(number)
