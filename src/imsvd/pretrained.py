@@ -11,6 +11,7 @@ import logging
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -179,7 +180,13 @@ def load_weights(backbone: Backbone, path: Path) -> None:
     backbone.network.load_state_dict(inside, strict=False)
     for what, keys in (("the classifier", sorted(head)), ("tensors outside the network", beside)):
         if keys:
-            _logger.warning("%s: skipped %s: %s", path, what, summarize_keys(keys))
+            _warn_once(f"{path}: skipped {what}: {summarize_keys(keys)}")
+
+
+@cache
+def _warn_once(message: str) -> None:
+    """Log a warning, unless this process did so before: some commands open an encoder twice."""
+    _logger.warning("%s", message)
 
 
 def compare_keys(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> str:
