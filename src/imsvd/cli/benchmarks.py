@@ -172,8 +172,9 @@ def bench_codes(  # noqa: PLR0913 - its options are its interface
     bits: Annotated[str, option("N,…", "Sizes of a code, multiples of 8.")] = "16,32,64,128",
     seeds: Seeds = "3",
     methods: Annotated[
-        str, option("NAME,…", "Codes to compare: imsvd, itq, pq, residual, kmeans, lsh, sae.")
-    ] = "imsvd,itq,pq,residual,kmeans,lsh,sae",
+        str,
+        option("NAME,…", "Codes to compare: imsvd, itq, pq, residual, kmeans, lsh, directed, sae."),
+    ] = "imsvd,itq,pq,residual,kmeans,lsh,directed,sae",
     size: Annotated[
         int | None, option("N", "Side of the images in pixels. Default: the encoder's own.")
     ] = None,

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,30 @@ class Quantizer(Code):
     @abstractmethod
     def fit(self, rows: Tensor, seed: int) -> None:
         """Learn from features (rows, width)."""
+
+
+class Mapped(Quantizer):
+    """A code of features that are mapped first."""
+
+    def __init__(self, code: Quantizer, mapping: Callable[[Tensor], Tensor]) -> None:
+        self.code, self.map = code, mapping
+        self.units = code.units
+
+    def fit(self, rows: Tensor, seed: int) -> None:
+        """Fit the code to mapped features."""
+        self.code.fit(self.map(rows), seed)
+
+    def codes(self, features: Tensor) -> Tensor:
+        """Return the codes of mapped features."""
+        return self.code.codes(self.map(features))
+
+    def vectors(self, codes: Tensor) -> Tensor:
+        """Return what the code compares with."""
+        return self.code.vectors(codes)
+
+    def query(self, features: Tensor) -> Tensor:
+        """Return the queries of mapped features."""
+        return self.code.query(self.map(features))
 
 
 def one_hot(codes: Tensor, units: tuple[int, ...]) -> Tensor:

@@ -16,12 +16,15 @@ from imsvd.bench.codes.measures import make_database
 from imsvd.bench.codes.quantizers import (
     PCAITQ,
     IndependentKMeans,
+    Mapped,
     ProductQuantization,
     Quantizer,
     RandomProjections,
     ResidualKMeans,
 )
 from imsvd.bench.codes.retrieval import Queries, retrieval_measures
+from imsvd.config import FrozenSettings
+from imsvd.discretizing.directions import lasting_directions
 from imsvd.errors import InputError
 from imsvd.evaluation.neighbors import nearest_neighbors
 
@@ -49,6 +52,8 @@ class Rival(NamedTuple):
     """Training images it needs."""
     bits_per_feature: float = math.inf
     """Most bits it can have."""
+    directed: bool = False
+    """Whether it gets features in the coordinates that our head reads: a part of ours, not an alternative."""
 
     def require(self, name: str) -> None:
         """Raise if its package is missing."""
@@ -75,6 +80,10 @@ class Rival(NamedTuple):
         """Return the code, fitted to the given training images."""
         arguments = {name: value for name, value in options.items() if name != "views"}
         quantizer = self.make(bits, **arguments)
+        if self.directed:
+            most = FrozenSettings.model_fields["directions"].default
+            reader = lasting_directions(train.features, np.asarray(images), most, seed)
+            quantizer = Mapped(quantizer, reader)
         quantizer.fit(train.rows_to_fit(images, views=options["views"], seed=seed), seed)
         return quantizer
 
@@ -96,6 +105,9 @@ RIVALS: dict[str, Rival] = {
         fewest_images=_CLUSTERED,
     ),
     "lsh": Rival("random projections", RandomProjections, _NORMALIZE),
+    "directed": Rival(
+        "our directions, PCA + ITQ", PCAITQ, _NORMALIZE, bits_per_feature=1, directed=True
+    ),
     "sae": Rival("TopK sparse autoencoder", SparseAutoencoder, {"as_set": (False, True)}),
 }
 
