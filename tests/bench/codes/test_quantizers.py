@@ -18,6 +18,7 @@ from imsvd.bench.codes.quantizers import (
     Code,
     DecodedQuantizer,
     IndependentKMeans,
+    Mapped,
     Preparation,
     ProductQuantization,
     Quantizer,
@@ -243,3 +244,19 @@ def test_shared_latents_are_counted() -> None:
     sets[1, [3, 4, 5, 6]] = True
     vectors = code.vectors(sets)
     assert vectors[0] @ vectors[1] == 2
+
+
+def test_a_mapped_code_is_the_code_of_mapped_features() -> None:
+    """Points that the mapping stretches are coded, asked for and compared as the stretched ones."""
+    stretch = torch.linspace(0.1, 3, 40)
+    mapped = Mapped(PCAITQ(8, normalize=False), lambda rows: rows * stretch)
+    plain = PCAITQ(8, normalize=False)
+    mapped.fit(features(), 0)
+    plain.fit(features() * stretch, 0)
+    asked = features(seed=1)
+    assert mapped.units == plain.units
+    assert torch.equal(mapped.codes(asked), plain.codes(asked * stretch))
+    assert torch.equal(mapped.query(asked), plain.query(asked * stretch))
+    codes = plain.codes(asked)
+    assert torch.equal(mapped.vectors(codes), plain.vectors(codes))
+    assert not torch.equal(mapped.codes(asked), plain.codes(asked))

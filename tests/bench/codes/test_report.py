@@ -59,6 +59,12 @@ def test_a_lead_is_over_the_best_alternative_in_deviations_of_the_difference() -
     assert "5.5 points ahead of product quantization" in found[0].sentence()
 
 
+def test_a_part_of_ours_is_no_alternative_and_is_compared_by_itself() -> None:
+    part = report(record("imsvd", 0, 50.0), record("pq", 0, 40.0), record("directed", 0, 45.0))
+    found = [(lead.rival, round(lead.difference)) for lead in leads(part, 16)]
+    assert found == [("pq", 10)] * len(LEADS) + [("directed", 5)] * len(LEADS)
+
+
 def test_a_lead_within_two_deviations_is_none() -> None:
     close = report(
         record("imsvd", 0, 60.0),
