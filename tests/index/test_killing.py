@@ -77,7 +77,7 @@ KILLS = 50
 
 
 class Outcomes:
-    """What kills at random moments left; printed by `pytest -rP` for the table in docs/index.md."""
+    """What kills at random moments left; printed by `pytest -rP` for the table in docs/searching.md."""
 
     def __init__(self, name: str, work: Callable[[], object]) -> None:
         start = time.perf_counter()
