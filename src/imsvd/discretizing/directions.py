@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from imsvd.discretizing.feature_file import Half, Rows, read_features
-from imsvd.views import keyed_uniforms
+from imsvd.views import keyed_order
 
 SAMPLE = 8192
 """Most images that the covariances are taken from."""
@@ -81,8 +81,7 @@ def lasting_directions(features: Half, rows: Rows, most: int, seed: int) -> Feat
         most: number of directions; no more than the width or the images allow.
         seed: decides the sample.
     """
-    keys = keyed_uniforms(seed, 0, rows, view=SAMPLE_STREAM, draws=1)[:, 0]
-    sample = np.sort(rows[np.argsort(keys, kind="stable")[:SAMPLE]])
+    sample = np.sort(rows[keyed_order(seed, 0, rows, SAMPLE_STREAM)[:SAMPLE]])
     mean, total, within = _covariances(features, sample)
     width = len(mean)
     # The smallest number only matters where all views are equal.

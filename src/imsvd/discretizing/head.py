@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -30,7 +31,7 @@ from imsvd.networks import projector
 from imsvd.pretraining.code import GivenFeatures
 from imsvd.pretraining.run import MethodTraining
 from imsvd.runs import RunFolder
-from imsvd.views import keyed_uniforms
+from imsvd.views import keyed_order, keyed_uniforms
 
 PAIR_STREAM, HELD_OUT_STREAM = 2**16 - 2, 2**16 - 3
 """Numbers of the random streams that choose pairs and held-out images; no real view has them."""
@@ -49,8 +50,7 @@ class FeaturePair(NamedTuple):
 def split_rows(count: int, share: float, seed: int) -> tuple[Rows, Rows]:
     """Return the images to train on and those to hold out, both in ascending order."""
     held_out = min(max(1, round(share * count)), count - 2) if share else 0
-    keys = keyed_uniforms(seed, 0, np.arange(count), view=HELD_OUT_STREAM, draws=1)[:, 0]
-    order = np.argsort(keys, kind="stable")
+    order = keyed_order(seed, 0, np.arange(count), HELD_OUT_STREAM)
     return np.sort(order[held_out:]), np.sort(order[:held_out])
 
 
@@ -163,7 +163,10 @@ class HeadTraining(MethodTraining[FeaturePair]):
             units = self.config.method.code_head.units
             found = measure_codes(self._saved_head(), self.features, self.held_out, units)
             record["health"] |= {name: found.pop(name) for name in LABELS}
-            record["lasting"] = found
+            # Too few images leave a share unknown, for which JSON has no number.
+            record["lasting"] = {
+                name: value for name, value in found.items() if math.isfinite(value)
+            }
 
     def _head_state(self) -> dict[str, Tensor]:
         """Return the weights of the head, in a form that reads features as the encoder gives them."""

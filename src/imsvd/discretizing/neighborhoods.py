@@ -11,7 +11,7 @@ from imsvd.discretizing.feature_file import Half, Rows, read_features
 from imsvd.distributed import gather_lists, rank, world_size
 from imsvd.evaluation import nearest_neighbors
 from imsvd.progress import progress_bar
-from imsvd.views import keyed_uniforms
+from imsvd.views import keyed_order
 
 BLOCK = 16_384
 """Most images compared with each other; of more images, random blocks of this size are."""
@@ -43,8 +43,7 @@ def feature_neighbors(
         device: where to compare.
         console: where to show progress.
     """
-    keys = keyed_uniforms(seed, 0, rows, view=BLOCK_STREAM, draws=1)[:, 0]
-    blocks = np.array_split(np.argsort(keys, kind="stable"), -(-len(rows) // BLOCK))
+    blocks = np.array_split(keyed_order(seed, 0, rows, BLOCK_STREAM), -(-len(rows) // BLOCK))
     found: list[tuple[int, Rows]] = []
     with progress_bar(console) as bar:
         own = range(rank(), len(blocks), world_size())

@@ -29,7 +29,7 @@ from imsvd.views import (
     Batch,
     ViewsSettings,
     batch_views,
-    keyed_uniforms,
+    keyed_order,
     normalize,
     read_batch,
 )
@@ -76,8 +76,7 @@ class EpochOrder:
     def _permutation(self, epoch: int) -> Indices:
         if self._cached is None or self._cached[0] != epoch:
             every = np.arange(self._count, dtype=np.int64)
-            keys = keyed_uniforms(self._seed, epoch, every, view=ORDER_STREAM, draws=1)[:, 0]
-            self._cached = epoch, np.argsort(keys, kind="stable")
+            self._cached = epoch, keyed_order(self._seed, epoch, every, ORDER_STREAM)
         return self._cached[1]
 
 

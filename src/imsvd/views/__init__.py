@@ -1,7 +1,12 @@
 """Augmented views of images: drawn once, applied to one image or to a whole batch."""
 
 from imsvd.views.batched import batch_views, make_views_batched
-from imsvd.views.parameters import ViewParameters, keyed_uniforms, sample_parameters
+from imsvd.views.parameters import (
+    ViewParameters,
+    keyed_order,
+    keyed_uniforms,
+    sample_parameters,
+)
 from imsvd.views.samples import (
     Batch,
     Sample,
@@ -22,6 +27,7 @@ __all__ = [
     "batch_views",
     "cifar_views",
     "image_views",
+    "keyed_order",
     "keyed_uniforms",
     "make_levels",
     "make_samples",

@@ -283,3 +283,14 @@ def keyed_uniforms(
     words = philox(counter, (seed & 0xFFFFFFFF, seed >> 32)).reshape(len(indices), 4 * len(block))
     skipped = start % _DRAWS_PER_BLOCK
     return words[:, skipped : skipped + draws].astype(np.float64) * 2.0**-32
+
+
+def keyed_order(
+    seed: int, epoch: int, indices: npt.NDArray[np.integer[Any]], stream: int
+) -> npt.NDArray[np.int64]:
+    """Return a random order of the samples, as positions in `indices`: (samples,).
+
+    `stream` takes the place of the view. A sample comes before another one whichever others there are.
+    """
+    keys = keyed_uniforms(seed, epoch, indices, view=stream, draws=1)[:, 0]
+    return np.argsort(keys, kind="stable")
