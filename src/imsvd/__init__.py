@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from imsvd.processors import share_processors
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 share_processors()  # before any module loads PyTorch
 
-__version__ = version("imsvd")
+try:
+    __version__ = version("imsvd")
+except PackageNotFoundError:  # not installed: torch.hub loads the source tree
+    __version__ = "unknown"
 
 _HOMES = {
     "Encoder": "imsvd.encoder",

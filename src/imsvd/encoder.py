@@ -7,9 +7,10 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from pydantic import Field, ValidationError, field_validator
@@ -23,6 +24,7 @@ from imsvd.datasets.sources import hash_listing
 from imsvd.errors import InputError
 from imsvd.exported import SAFETENSORS, exported_path, open_exported
 from imsvd.files import write_atomically
+from imsvd.hub import PREFIX, WEIGHTS, SharedEncoder
 from imsvd.information import codes, soft_discretize
 from imsvd.methods import MethodSettings
 from imsvd.networks import BackboneSettings, build_backbone, feature_width, projector
@@ -64,7 +66,7 @@ class EncoderDescription(Settings):
         return value
 
 
-class Encoder(nn.Module):
+class Encoder(nn.Module, SharedEncoder):
     """A backbone and projector that normalize their input.
 
     Images are (batch, 3, height, width), uint8 or floats in [0, 1], on any device.
@@ -76,12 +78,15 @@ class Encoder(nn.Module):
     Attributes:
         untrained: whether it has the initial weights of its run.
         epoch: training epoch after which it was saved, if known.
+        run: the run folder it was loaded from, if any.
     """
 
+    description: EncoderDescription
     mean: Tensor
     std: Tensor
     untrained: bool = False
     epoch: int | None = None
+    run: Path | None = None
 
     def __init__(self, description: EncoderDescription, backbone: Backbone | None = None) -> None:
         super().__init__()
@@ -128,6 +133,21 @@ class Encoder(nn.Module):
     def codes(self, images: Tensor) -> Tensor:
         """Return the most probable unit of each variable, (batch, variables)."""
         return codes(self.probabilities(images), self.description.units)
+
+    def serialize(self) -> bytes:
+        """Return weights and description as the content of a safetensors file."""
+        tensors = {name: value.detach().contiguous() for name, value in self.state_dict().items()}
+        metadata = {"format": "pt", METADATA: self.description.model_dump_json()}
+        if self.epoch is not None:
+            metadata["epoch"] = str(self.epoch)
+        return save(tensors, metadata=metadata)
+
+    @classmethod
+    def open_file(cls, path: Path) -> Self:
+        """Return the encoder of a folder or safetensors file."""
+        encoder = open_encoder(path)
+        assert isinstance(encoder, cls)
+        return encoder
 
 
 def encoding_device() -> torch.device:
@@ -176,16 +196,19 @@ def save_encoder(run: RunFolder, config: Config, state: dict[str, Tensor], epoch
 
 
 def open_encoder(spec: str | Path) -> Encoder:
-    """Return a run's encoder, an exported one, or a backbone of timm or torchvision, for evaluation.
+    """Return a run's encoder, a shared or exported one, or a backbone of timm or torchvision, for evaluation.
 
     Args:
         spec: a run folder; `untrained:RUN`, the run's encoder before training; what `imsvd export`
-            writes with --format safetensors, timm or onnx; or `timm:NAME` (pretrained),
+            writes with --format safetensors, huggingface, timm or onnx; `hf:OWNER/NAME`, an encoder on
+            the Hugging Face Hub; or `timm:NAME` (pretrained),
             `timm:NAME:random` or `timm:NAME:FILE` (a .pth or .safetensors state dict), and the same
             with `torchvision:`. Weights in a file that do not match are reported.
     """
     if isinstance(spec, str) and spec.startswith(UNTRAINED):
         return untrained_encoder(RunFolder(spec.removeprefix(UNTRAINED)).config())
+    if isinstance(spec, str) and spec.startswith(PREFIX):
+        return Encoder.from_pretrained(spec.removeprefix(PREFIX))
     parsed = parse_spec(spec) if isinstance(spec, str) else None
     if parsed is not None:
         settings = BackboneSettings.model_validate({"library": parsed.library, "name": parsed.name})
@@ -196,6 +219,8 @@ def open_encoder(spec: str | Path) -> Encoder:
 
 
 def _open_exported(path: Path) -> Encoder:
+    if (inside := path / WEIGHTS).is_file() and METADATA in _read_header(inside):
+        path = inside
     if path.suffix != SAFETENSORS or not path.is_file():
         return _foreign_encoder(*open_exported(path))
     weights, metadata = _read_weights(path)
@@ -210,6 +235,8 @@ def _open_exported(path: Path) -> Encoder:
 def absolute_spec(spec: str | Path) -> str:
     """Return the encoder's name with absolute paths, so that it can be found from anywhere."""
     parsed = parse_spec(str(spec))
+    if str(spec).startswith(PREFIX):
+        return str(spec)
     if parsed is None:
         return str(Path(spec).expanduser().resolve())
     if parsed.weights in ("", RANDOM):
@@ -287,8 +314,9 @@ def results_path(spec: str | Path) -> Path:
 
 
 def _is_run(spec: str | Path) -> bool:
-    """Whether `spec` is a run folder, and no backbone or exported file."""
-    return parse_spec(str(spec)) is None and exported_path(spec) is None
+    """Whether `spec` is a run folder, and no backbone, shared encoder or exported file."""
+    shared = str(spec).startswith(PREFIX)
+    return not shared and parse_spec(str(spec)) is None and exported_path(spec) is None
 
 
 def _foreign_encoder(settings: BackboneSettings, backbone: Backbone) -> Encoder:
@@ -327,10 +355,21 @@ def read_weights(folder: RunFolder) -> dict[str, Tensor]:
 
 def _read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return weights and metadata from one read, because training may replace the file."""
+    with _opened(path) as file:
+        weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
+        return weights, file.metadata() or {}
+
+
+def _read_header(path: Path) -> dict[str, str]:
+    with _opened(path) as file:
+        return file.metadata() or {}
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, "pt") as file:
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
-            return weights, file.metadata() or {}
+            yield file
     except (SafetensorError, OSError) as error:
         reason = "missing" if isinstance(error, FileNotFoundError) else f"damaged ({error})"
         raise InputError(f"{path} is {reason}.") from error
@@ -340,7 +379,7 @@ def saved_epoch(folder: RunFolder) -> int | None:
     """Return the epoch of a run's saved encoder, or None if there is none."""
     if not folder.encoder_weights.exists():
         return None
-    epoch = _read_weights(folder.encoder_weights)[1].get("epoch")
+    epoch = _read_header(folder.encoder_weights).get("epoch")
     return None if epoch is None else int(epoch)
 
 
@@ -348,6 +387,7 @@ def load(run: str | Path) -> Encoder:
     """Return the latest encoder of a run folder, in evaluation mode."""
     folder = RunFolder(run)
     encoder = Encoder(read_description(folder))
+    encoder.run = folder.path
     return _fill(encoder, *_read_weights(folder.encoder_weights), folder.encoder_weights)
 
 

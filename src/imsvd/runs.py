@@ -18,12 +18,18 @@ divergence/            the step at which the loss stopped being finite, for `ims
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
 from imsvd.config import Config, from_yaml, to_yaml
 from imsvd.errors import InputError
 from imsvd.files import write_atomically
+
+RESULTS = "results.jsonl"
+"""File of a run's evaluations, one per line."""
+
+_logger = logging.getLogger(__name__)
 
 
 class RunFolder:
@@ -128,6 +134,27 @@ class RunFolder:
         write_atomically(
             self.metrics_file, "".join(json.dumps(record) + "\n" for record in records).encode()
         )
+
+
+def read_results(run: Path) -> list[dict[str, Any]]:
+    """Return all evaluations recorded in `run`, oldest first.
+
+    Lines left incomplete by an interrupted write are skipped, with a warning in the log.
+    """
+    path = run / RESULTS
+    if not path.exists():
+        return []
+    records = []
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if isinstance(record, dict):
+            records.append(record)
+        elif line.strip():
+            _logger.warning("%s: skipped line %d, which is incomplete", path, number)
+    return records
 
 
 def _holds_something(folder: Path) -> bool:

@@ -25,7 +25,7 @@ from imsvd.evaluation.classifier import (
     HeldOutImages,
     classifier_optimizer,
 )
-from imsvd.evaluation.results import read_results
+from imsvd.runs import read_results
 from imsvd.views import Batch
 from tests import gloo
 from tests.engine.test_interruption import assert_same_state

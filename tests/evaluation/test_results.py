@@ -18,12 +18,12 @@ from imsvd.evaluation.results import (
     ResultRow,
     append_result,
     collect,
-    read_results,
     results_table,
 )
 from imsvd.evaluation.voc07 import SVMSettings
 from imsvd.files import write_atomically
 from imsvd.recipes import recipe
+from imsvd.runs import read_results
 from tests.pretraining.tiny import CommandLine
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from imsvd.datasets.drawn.scene_files import write_scenes
 from imsvd.errors import InputError
 from imsvd.evaluation.protocols import evaluate
-from imsvd.evaluation.results import append_result, read_results
+from imsvd.evaluation.results import append_result
 from imsvd.grid.jobs import Job, data_fingerprint, run_folder, write_outcome
 from imsvd.reproduction import running as module
 from imsvd.reproduction.experiment import Setup, ValueSource
@@ -30,7 +30,7 @@ from imsvd.reproduction.running import (
     measure_all,
     reproduce,
 )
-from imsvd.runs import RunFolder
+from imsvd.runs import RunFolder, read_results
 from tests.engine.processes import Running, wait_for_step
 from tests.grid import made_up, small
 from tests.grid.forking import GridServer

@@ -98,8 +98,8 @@ Spec = Annotated[
     argument(
         "RUN",
         "Run folder, or another encoder: untrained:RUN, timm:NAME, timm:NAME:random, "
-        "timm:NAME:FILE; likewise torchvision:NAME; or what `imsvd export` wrote as safetensors, "
-        "timm or onnx.",
+        "timm:NAME:FILE; likewise torchvision:NAME; hf:OWNER/NAME from the Hugging Face Hub; or what "
+        "`imsvd export` wrote as safetensors, huggingface, timm or onnx.",
     ),
 ]
 RecipeName = Annotated[

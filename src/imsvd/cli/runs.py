@@ -28,8 +28,7 @@ def info(
         return
     if verify:
         raise InputError(f"{run} is not an index; --verify is for indexes.")
-    from imsvd.evaluation.results import read_results  # noqa: PLC0415
-    from imsvd.runs import RunFolder  # noqa: PLC0415
+    from imsvd.runs import RunFolder, read_results  # noqa: PLC0415
 
     folder = RunFolder(run)
     config, metrics = folder.config(), folder.metrics()
@@ -205,9 +204,12 @@ def codes(
 @app.command()
 def export(
     run: Spec,
-    out: Annotated[Path, option("FILE", "File to write; for timm, a new folder.")],
+    out: Annotated[Path, option("FILE", "File to write; for timm and huggingface, a new folder.")],
     form: Annotated[
-        str, option("FORMAT", "torchvision, timm, detectron2, safetensors or onnx.", "--format")
+        str,
+        option(
+            "FORMAT", "torchvision, timm, detectron2, safetensors, huggingface or onnx.", "--format"
+        ),
     ],
     output_kind: Annotated[
         str, option("KIND", "Output of an ONNX graph: features, probabilities or codes.")

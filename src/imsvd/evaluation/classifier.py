@@ -30,8 +30,9 @@ from imsvd.errors import InputError
 from imsvd.evaluation import extract_features
 from imsvd.evaluation.classification import ClassificationSettings, LabeledSplits, count_hits
 from imsvd.evaluation.features import chance
-from imsvd.evaluation.results import append_result, read_results
+from imsvd.evaluation.results import append_result
 from imsvd.files import write_atomically
+from imsvd.runs import read_results
 from imsvd.views import Batch, ViewSettings, ViewsSettings
 
 IGNORED = -100

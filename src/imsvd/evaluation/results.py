@@ -10,7 +10,6 @@ import csv
 import errno
 import io
 import json
-import logging
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -28,12 +27,8 @@ from imsvd.evaluation.knn import KNNSettings
 from imsvd.evaluation.voc07 import SVMSettings
 from imsvd.paper_numbers import reported
 from imsvd.recipes import recipe
-from imsvd.runs import RunFolder
+from imsvd.runs import RESULTS, RunFolder, read_results
 from imsvd.settings import Settings
-
-_logger = logging.getLogger(__name__)
-
-_FILE_NAME = "results.jsonl"
 
 IMAGENET = re.compile(r"(imagenet|imagenet-?1k|ilsvrc|ilsvrc-?2012)", re.IGNORECASE)
 """Folder names that stand for all of ImageNet, not for a subset or variant."""
@@ -93,33 +88,12 @@ def append_result(
         "details": dict(details),
     }
     line = json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
-    path = run / _FILE_NAME
+    path = run / RESULTS
     try:
         _append(path, line.encode())
     except OSError as error:
         raise InputError(f"the result cannot be written to {path}: {error.strerror}.") from error
     return record
-
-
-def read_results(run: Path) -> list[dict[str, Any]]:
-    """Return all evaluations recorded in `run`, oldest first.
-
-    Lines left incomplete by an interrupted write are skipped, with a warning in the log.
-    """
-    path = run / _FILE_NAME
-    if not path.exists():
-        return []
-    records = []
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            record = None
-        if isinstance(record, dict):
-            records.append(record)
-        elif line.strip():
-            _logger.warning("%s: skipped line %d, which is incomplete", path, number)
-    return records
 
 
 def _append(path: Path, line: bytes) -> None:

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from imsvd.code_measures import matched_units
-from imsvd.evaluation.results import read_results
 from imsvd.explanations import PARTS
 from imsvd.explanations.subject import evenly_spaced
 from imsvd.explorer.explained_run import ExplainedRun
+from imsvd.runs import read_results
 
 MAX_IMAGES = 20_000
 _NOT_CURVES = ("epoch", "step", "seconds", "total_seconds", "peak_memory", "bounds")

@@ -12,6 +12,7 @@ from imsvd.errors import InputError
 from imsvd.export.onnx import KINDS, export_onnx
 from imsvd.export.weights import (
     export_detectron2,
+    export_huggingface,
     export_safetensors,
     export_timm,
     export_torchvision,
@@ -39,6 +40,7 @@ FORMATS: dict[str, Format] = {
     "timm": Format(export_timm, ""),
     "detectron2": Format(export_detectron2, ".pkl"),
     "safetensors": Format(export_safetensors, ".safetensors"),
+    "huggingface": Format(export_huggingface, ""),
     "onnx": Format(export_onnx, ".onnx", KINDS),
 }
 
@@ -51,7 +53,7 @@ def export_encoder(
     Args:
         encoder: the encoder to write.
         name: key of `FORMATS`.
-        out: file with the format's suffix, or for timm a new folder.
+        out: file with the format's suffix, or for timm and huggingface a new folder.
         output_kind: output of the exported network: features, probabilities or codes (ONNX only).
     """
     if name not in FORMATS:
@@ -65,10 +67,13 @@ def export_encoder(
             f"choose {' or '.join(chosen.kinds)}."
         )
     _check_path(name, chosen.suffix, path)
-    if encoder.description.backbone.library == "onnx" and name != "safetensors":
+    if encoder.description.backbone.library == "onnx" and name not in (
+        "safetensors",
+        "huggingface",
+    ):
         raise InputError(
             f"the backbone of this encoder is an ONNX graph, which --format {name} cannot hold; use "
-            "--format safetensors."
+            "--format safetensors or huggingface."
         )
     encoder.cpu().eval()
     chosen.write(encoder, path, output_kind)

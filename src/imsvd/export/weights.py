@@ -16,10 +16,10 @@ from typing import Any
 import timm
 import torch
 import torchvision
-from safetensors.torch import save, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from imsvd.encoder import METADATA, Encoder
+from imsvd.encoder import Encoder
 from imsvd.errors import InputError
 from imsvd.files import complete_or_absent, write_atomically
 from imsvd.networks import take_off_heads, torchvision_network
@@ -186,8 +186,10 @@ def _timm_config(encoder: Encoder) -> dict[str, Any]:
 
 def export_safetensors(encoder: Encoder, path: Path, _kind: str = "features") -> None:
     """Write `backbone.*` and `projector.*`, with the encoder's description as JSON metadata."""
-    tensors = {name: value.detach().contiguous() for name, value in encoder.state_dict().items()}
-    metadata = {"format": "pt", METADATA: encoder.description.model_dump_json()}
-    if encoder.epoch is not None:
-        metadata["epoch"] = str(encoder.epoch)
-    write_atomically(path, save(tensors, metadata=metadata))
+    write_atomically(path, encoder.serialize())
+
+
+def export_huggingface(encoder: Encoder, path: Path, _kind: str = "features") -> None:
+    """Write the folder that `Encoder.from_pretrained` loads: the encoder and its model card."""
+    with complete_or_absent(path) as folder:
+        encoder.save_pretrained(folder, model_card_kwargs={"place": path.name})

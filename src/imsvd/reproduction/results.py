@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from imsvd.encoder import results_path
-from imsvd.evaluation.results import as_in_the_paper, is_of_untrained, read_results
+from imsvd.evaluation.results import as_in_the_paper, is_of_untrained
 from imsvd.grid.comparison import Spread, spread
 from imsvd.grid.jobs import Job, run_folder
 from imsvd.grid.runner import GridState
 from imsvd.pretraining.metrics import largest_peak, median_epoch_seconds
 from imsvd.reproduction.experiment import Budget, Cell, Direction, Experiment, Setup
-from imsvd.runs import RunFolder
+from imsvd.runs import RunFolder, read_results
 
 Content = Mapping[str, Any]
 """The content of result.json."""
