@@ -16,6 +16,7 @@ from imsvd.datasets.decoding import UnreadableImage
 from imsvd.datasets.drawn.shapes import ShapesSource
 from imsvd.datasets.folders import ImageFolderSource
 from imsvd.datasets.reading import (
+    READER_SECONDS,
     BadImage,
     Quarantine,
     load_batches,
@@ -277,6 +278,28 @@ def test_a_worker_without_memory_is_one_sentence(last: int) -> None:
         InputError, match=r"ran out of memory or hangs; free .* lower compute.workers=1"
     ):
         list(load_batches(die, [[0], [last]], 1))
+
+
+class Undeliverable:
+    """A batch for whose transfer memory is lacking."""
+
+    def __reduce__(self) -> str:
+        raise RuntimeError("unable to mmap 49152 bytes: Cannot allocate memory (12)")
+
+
+def undeliverable(key: int) -> Undeliverable:
+    del key
+    return Undeliverable()
+
+
+def test_a_batch_that_cannot_be_delivered_is_one_sentence_at_once(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    before = time.monotonic()
+    with pytest.raises(InputError, match="ran out of memory"):
+        next(load_batches(undeliverable, [0], 1))
+    assert time.monotonic() - before < READER_SECONDS / 10
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_worker_that_hangs_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

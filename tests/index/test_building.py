@@ -5,6 +5,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +18,10 @@ from imsvd.datasets import open_source
 from imsvd.datasets.sources import PathSource
 from imsvd.errors import InputError
 from imsvd.index import Index, building
+from imsvd.index.calibration import measure_copies
 from imsvd.index.columns import level_of
 from imsvd.index.segments import Rows, encode
+from imsvd.index.storage import read_manifest
 from imsvd.information import max_probabilities
 from tests.datasets.malformed import MALFORMED
 from tests.pretraining.test_pretrain import write_images
@@ -146,6 +149,36 @@ def test_unreadable_images_are_left_out_and_counted(
         ["index", str(trained), str(data), "--out", str(tmp_path / "b.index")], "none of the images"
     )
     command.refuses(["index", str(trained), str(data), "--out", str(out)], "exists already")
+
+
+def test_an_image_that_vanishes_before_copies_are_measured_is_reported(
+    command: CommandLine, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_images(tmp_path / "data", 8)
+    near = {}
+    for name in ("whole", "without"):
+        monkeypatch.undo()
+        if name == "without":
+            lose_image(monkeypatch, data / "0002.png")
+        out = tmp_path / f"{name}.index"
+        assert command(["index", str(trained), str(data), "--out", str(out)]) == 0
+        reported = (
+            "1 unreadable images are not among those whose copies are measured" in command.out
+        )
+        assert reported == (name == "without")
+        near[name] = read_manifest(out).near["copy_cosines"]
+    # The other seven are edited as before.
+    assert len(set(near["whole"]) - set(near["without"])) == 1
+
+
+def lose_image(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    """Delete an image when all have been encoded."""
+
+    def measure(*arguments: Any) -> dict[str, Any]:
+        path.unlink()
+        return measure_copies(*arguments)
+
+    monkeypatch.setattr(building, "measure_copies", measure)
 
 
 def test_images_are_added_changed_and_removed(

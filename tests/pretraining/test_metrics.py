@@ -79,6 +79,33 @@ def test_tensorboard_gets_every_number(tmp_path: Path) -> None:
     }
 
 
+def test_tensorboard_forgets_epochs_that_are_trained_again(tmp_path: Path) -> None:
+    for first, loss in ((0, 2.0), (1, 3.0)):
+        log = MetricsLog(RunFolder(tmp_path), tiny.config(), first_epoch=first)
+        for epoch in (first + 1, first + 2):
+            log.write({"epoch": epoch, "loss": loss})
+        log.board.path.rename(log.board.path.with_name(f"events.out.tfevents.{first}"))
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [
+        (1, 2),
+        (2, 3),
+        (3, 3),
+    ]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+def test_a_full_disk_names_the_file_and_prints_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = MetricsLog(RunFolder(tmp_path), tiny.config(), first_epoch=0)
+    log.board.path = Path("/dev/full")
+    with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
+        log.write({"epoch": 1, "loss": 2.5})
+    log.close()
+    assert capfd.readouterr().err == ""
+
+
 def test_wandb_without_the_package_gets_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

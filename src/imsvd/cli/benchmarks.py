@@ -296,7 +296,7 @@ def bench_campaign(
         str,
         option(
             "KIND,…",
-            "Kinds of bad days: kills, checkpoints, disk, read-only, images, memory, clock, hosts. "
+            "Kinds of bad days: kills, checkpoints, disk, read-only, images, memory, clock, hosts, across. "
             "Default: all.",
         ),
     ] = "",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import signal
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.queues import Queue
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -326,11 +328,19 @@ def _unchanged(batch: Batch) -> Batch:
 
 
 def _begin_worker(worker: int) -> None:
-    """Stand back behind training, and leave signals to it.
+    """Stand back behind training, leave signals to it, and end if a batch cannot be delivered.
 
-    Ctrl-C reaches the whole process group and would otherwise end a worker before the save.
+    Ctrl-C reaches the whole process group and would otherwise end a worker before the save. A batch for
+    which memory is lacking would be dropped, and training would wait for it.
     """
     del worker
     stand_back()
+    Queue._on_queue_feeder_error = staticmethod(_end_worker)  # type: ignore[attr-defined]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _end_worker(error: BaseException, batch: object) -> NoReturn:
+    """End this worker at once; the process that waits for it says so in one sentence."""
+    del error, batch
+    os._exit(1)

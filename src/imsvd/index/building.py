@@ -96,7 +96,7 @@ def build(
         _refuse_existing(out)
         if not (folder / MANIFEST).exists():
             encode_parts(folder, coder, requests, features, console)
-            near = measure_copies(coder, parts)
+            near = measure_copies(coder, parts, console)
             _write_index(folder, manifest.model_copy(update={"near": near}), console)
         for path in [*folder.glob("part-*.safetensors"), folder / IDENTITY]:
             path.unlink(missing_ok=True)

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance, ImageOps
+from rich.console import Console
 from torch import Tensor
 
 from imsvd.datasets import UnreadableImage
@@ -43,9 +44,16 @@ NEAREST, FARTHEST = 3, 10
 """Ranks of the neighbors that strangers are extrapolated from: two real copies do no harm."""
 
 
-def measure_copies(coder: Coder, parts: Sequence[Part]) -> dict[str, Any]:
+def measure_copies(coder: Coder, parts: Sequence[Part], console: Console) -> dict[str, Any]:
     """Encode some images and edited copies of them; return how alike they are."""
-    plain, edited = _sample(coder, parts)
+    plain, edited, unreadable = _sample(coder, parts)
+    if unreadable:
+        console.print(
+            f"{unreadable:,} unreadable images are not among those whose copies are measured.",
+            style="yellow",
+            highlight=False,
+            soft_wrap=True,
+        )
     if len(plain) < 2:
         return {}
     originals, copies = coder.encode(torch.stack(plain)), coder.encode(torch.stack(edited))
@@ -64,20 +72,25 @@ def of_length_one(features: NDArray[np.float32]) -> NDArray[np.float32]:
     return scaled
 
 
-def _sample(coder: Coder, parts: Sequence[Part]) -> tuple[list[Tensor], list[Tensor]]:
+def _sample(coder: Coder, parts: Sequence[Part]) -> tuple[list[Tensor], list[Tensor], int]:
+    """Return some images, an edited copy of each, and how many more could not be read."""
     total = sum(len(part.source) for part in parts)
     plain: list[Tensor] = []
     edited: list[Tensor] = []
+    unreadable = 0
     for part in parts:
         wanted = max(1, min(len(part.source), IMAGES * len(part.source) // total))
         for number in np.linspace(0, len(part.source) - 1, wanted).astype(int).tolist():
             try:
                 image = part.source.read(number)
             except UnreadableImage:
+                unreadable += 1
                 continue
             plain.append(center_crop(image, coder.size))
-            edited.append(center_crop(edit(image, len(edited)), coder.size))
-    return plain, edited
+            # Numbered with the unreadable ones, so that these do not change how others are edited.
+            copy = edit(image, unreadable + len(edited))
+            edited.append(center_crop(copy, coder.size))
+    return plain, edited, unreadable
 
 
 def edit(image: Tensor, number: int) -> Tensor:

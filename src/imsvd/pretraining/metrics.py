@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import os
 import resource
+import socket
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
+from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # type: ignore[import-untyped]
+from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
+from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignore[import-untyped]
 from torch import Tensor
-from torch.utils.tensorboard import SummaryWriter
 
 from imsvd.config import Config
 from imsvd.distributed import mean_over_ranks
@@ -67,6 +72,43 @@ class EpochMetrics:
             sums[name] = sums[name].to(value.device) + value if name in sums else value.clone()
 
 
+class Board:
+    """A file of events for TensorBoard.
+
+    `SummaryWriter` writes from a thread, which prints a traceback of its own when the disk is full.
+
+    Args:
+        folder: where TensorBoard looks for files.
+        first_epoch: it and later ones of an interrupted run are not shown.
+    """
+
+    def __init__(self, folder: Path, first_epoch: int) -> None:
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
+        self.path = folder / name
+        folder.mkdir(parents=True, exist_ok=True)
+        started = SessionLog(status=SessionLog.START)
+        self._append(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        self._append(Event(wall_time=time.time(), step=first_epoch, session_log=started))
+
+    def write(self, values: Mapping[str, float], epoch: int) -> None:
+        """Append the numbers of an epoch."""
+        listed = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+        self._append(Event(wall_time=time.time(), step=epoch, summary=Summary(value=listed)))
+
+    def _append(self, event: Event) -> None:
+        with named_errors(self.path), self.path.open("ab") as file:
+            RecordWriter(file).write(event.SerializeToString())
+
+
+@contextmanager
+def named_errors(path: Path) -> Iterator[None]:
+    """Give errors of a file that is open its name, which the system does not."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
 class MetricsLog:
     """Writes each epoch to metrics.jsonl, TensorBoard and, if enabled, Weights & Biases."""
 
@@ -74,25 +116,22 @@ class MetricsLog:
         self.run = run
         # An interrupted run may have logged epochs that it now trains again.
         run.rewrite_metrics([record for record in run.metrics() if record["epoch"] <= first_epoch])
-        self.board = SummaryWriter(str(run.tensorboard), purge_step=first_epoch + 1)
+        self.board = Board(run.tensorboard, first_epoch + 1)
         self.wandb = _start_wandb(run, config) if config.compute.wandb else None
 
     def write(self, record: dict[str, Any]) -> None:
         """Append one epoch."""
-        with self.run.metrics_file.open("a") as file:
+        with named_errors(self.run.metrics_file), self.run.metrics_file.open("a") as file:
             file.write(json.dumps(record) + "\n")
             file.flush()
             os.fsync(file.fileno())
         flat = dict(_scalars(record))
-        for name, value in flat.items():
-            self.board.add_scalar(name, value, record["epoch"])
-        self.board.flush()
+        self.board.write(flat, record["epoch"])
         if self.wandb is not None:
             self.wandb.log(flat, step=record["epoch"])
 
     def close(self) -> None:
-        """Flush and close every writer."""
-        self.board.close()
+        """Close every writer."""
         if self.wandb is not None:
             self.wandb.finish()
 

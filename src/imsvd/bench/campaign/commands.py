@@ -130,14 +130,14 @@ def _coco(world: World) -> list[str]:
 
 
 def _explain(world: World) -> list[str]:
-    parts = "joint,discreteness,galleries"
+    parts = "joint,galleries"
     return ["explain", str(world.work / "run"), str(world.images), "--only", parts]
 
 
 def _compare(world: World) -> list[str]:
-    settings = _sets(*_NETWORK, *_COMPUTE, "code=null")
+    settings = _sets(*_NETWORK, *_COMPUTE, "code=null", "optimizer.warmup_epochs=0")
     out = str(world.work / "comparison")
-    plan = ("--methods", "imsvd,vicreg", "--seeds", "1", "--lr-factors", "1", "--epochs", "2")
+    plan = ("--methods", "imsvd,vicreg", "--seeds", "1", "--lr-factors", "1", "--epochs", "1")
     return ["compare", str(world.images), "--recipe", "shapes", "--out", out, *plan, *settings]
 
 

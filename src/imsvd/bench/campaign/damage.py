@@ -6,15 +6,13 @@ import hashlib
 import json
 import random
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from imsvd.bench.campaign.stage import Stage
 from imsvd.bench.campaign.tries import Kind, Outcome, judge, tail
-
-_MOST_STEPS = 0.7
-"""Share of a command's steps on the disk after which it is killed, to leave checkpoints behind."""
 
 Damage = Callable[[Path, Path, random.Random], None]
 """Damages a checkpoint, given a checkpoint of another run with the same settings but its seed."""
@@ -25,12 +23,14 @@ def interrupted(stage: Stage, name: str, seed: int) -> Path:
     kept = stage.world.folder / "interrupted" / f"{name}, seed {seed}"
     if kept.exists():
         return kept
-    steps = stage.reference(name).disk_steps
-    for last in range(int(_MOST_STEPS * steps), steps):
-        stage.reset(name)
-        stage.start(name, fault={"kill_at": last}, more=("--set", f"seed={seed}")).wait()
+    stage.reset(name)
+    started = stage.start(name, more=("--set", f"seed={seed}"))
+    (rank,) = started.ranks
+    while not started.ended_within(0.02):
+        rank.kill(signal.SIGSTOP)  # so that nothing changes while its files are counted
         if len(checkpoints(name, stage.world.work)) == 2:
-            break
+            rank.kill(signal.SIGKILL)
+        rank.kill(signal.SIGCONT)
     kept.parent.mkdir(exist_ok=True)
     stage.world.work.rename(kept)
     stage.world.work.mkdir()

@@ -37,15 +37,25 @@ Digests = dict[str, str]
 
 
 def digest_folder(folder: Path) -> Digests:
-    """Return the hashes of the results in `folder`."""
+    """Return the hashes of the results in `folder`; of checkpoints, those of the newest."""
     return {
         str(path.relative_to(folder)): _digest(path)
         for path in sorted(folder.rglob("*"))
         if path.is_file()
         and path.name not in IGNORED_FILES
         and not IGNORED_FOLDERS & set(path.parts)
-        and not (path.suffix == ".sha256" and path.name.startswith("step-"))
+        and not _is_aside(path)
     }
+
+
+def _is_aside(path: Path) -> bool:
+    """Return whether a file is the hash of a checkpoint, or a checkpoint that is not the newest.
+
+    At which step several ranks agree to save an older one depends on where they were interrupted.
+    """
+    if not path.name.startswith("step-"):
+        return False
+    return path.suffix == ".sha256" or path != max(path.parent.glob(f"step-*{path.suffix}"))
 
 
 def differences(found: Digests, expected: Digests) -> str:

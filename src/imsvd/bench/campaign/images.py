@@ -74,4 +74,8 @@ def _reported(ended: Ended, done: str) -> Outcome:
     return Outcome("wrong", f"{done}: other results without a word: {tail(ended)}")
 
 
-KIND = Kind("images vanish or rot", ("pretrain, readers", "discretize", "linear", "index"), attempt)
+KIND = Kind(
+    "images vanish or rot",
+    ("pretrain, readers", "discretize", "linear", "explain", "index"),
+    attempt,
+)

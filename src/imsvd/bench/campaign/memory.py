@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import time
 from contextlib import suppress
@@ -16,7 +17,7 @@ _ATTEMPTS = 5
 
 
 def attempt(stage: Stage, name: str, draw: random.Random) -> Outcome:
-    """Kill a child process as the kernel does when memory is short."""
+    """Kill a child process as the kernel does when memory is short, or give it no more memory."""
     reference = stage.reference(name)
     for _ in range(_ATTEMPTS):
         stage.reset(name)
@@ -26,9 +27,9 @@ def attempt(stage: Stage, name: str, draw: random.Random) -> Outcome:
         if child is None:
             started.wait()
             continue
-        done = "a child killed"
+        done = draw.choice(list(SHORTAGES))
         with suppress(ProcessLookupError):  # it has just done its work
-            os.kill(child, signal.SIGKILL)
+            SHORTAGES[done](child)
         ended = started.wait()
         if not ended.code:
             return judge(stage, name, ended, f"{done}, not needed any more")
@@ -46,6 +47,18 @@ def _await_child(started: Started) -> int | None:
             return found[-1]
         time.sleep(0.01)
     return None
+
+
+def _kill(child: int) -> None:
+    os.kill(child, signal.SIGKILL)
+
+
+def _limit(child: int) -> None:
+    """Refuse every further allocation."""
+    resource.prlimit(child, resource.RLIMIT_AS, (0, 0))
+
+
+SHORTAGES = {"a child killed": _kill, "a child given no more memory": _limit}
 
 
 def children(parent: int) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -31,10 +30,13 @@ def mounted(folder: Path, size: int = LARGE) -> Iterator[None]:
     try:
         yield
     finally:
-        # Lazily: a killed process may take a moment to close its files.
-        subprocess.run(
-            ["umount", "--lazy", str(folder)], check=True, capture_output=True, text=True
-        )
+        _unmount(folder)
+
+
+def unmount_leftovers(folder: Path) -> None:
+    """Unmount what a campaign that was killed has left mounted over `folder`."""
+    while folder.is_mount():
+        _unmount(folder)
 
 
 def remount(folder: Path, *options: str) -> None:
@@ -42,11 +44,10 @@ def remount(folder: Path, *options: str) -> None:
     _mount("-o", ",".join(("remount", *options)), str(folder))
 
 
-def used(folder: Path) -> int:
-    """Return the bytes in use of what is mounted over `folder`."""
-    state = os.statvfs(folder)
-    return (state.f_blocks - state.f_bfree) * state.f_frsize
-
-
 def _mount(*arguments: str) -> None:
     subprocess.run(["mount", *arguments], check=True, capture_output=True, text=True)
+
+
+def _unmount(folder: Path) -> None:
+    # Lazily: a killed process may take a moment to close its files.
+    subprocess.run(["umount", "--lazy", str(folder)], check=True, capture_output=True, text=True)

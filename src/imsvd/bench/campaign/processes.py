@@ -25,6 +25,12 @@ class Fault(TypedDict, total=False):
     """Kill it before its n-th step on the disk."""
     count_into: str
     """Write its number of steps on the disk to this file."""
+    fill_at: int
+    """Fill the disk of `filler` before its n-th step on the disk, or that of a run that it forks."""
+    filler: str
+    """File that takes up the space."""
+    room: int
+    """Bytes that `filler` leaves."""
     clock: list[float]
     """Seconds by which the wall clock jumps, one jump after the other, each time it is read."""
 

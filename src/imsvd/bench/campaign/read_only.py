@@ -18,7 +18,7 @@ def attempt(stage: Stage, name: str, draw: random.Random) -> Outcome:
         stage.reset(name)
         done = "from the start"
         if draw.random() < 0.7:
-            done = kill_once(stage, name, draw) or "after the end"
+            done = kill_once(stage, name, draw).done or "after the end"
         remount(work, "ro")
         ended = stage.start(name).wait()
         # Nothing is left to write after the end.

@@ -37,6 +37,7 @@ KINDS: dict[str, Kind] = {
     "memory": memory.KIND,
     "clock": clocks.KIND,
     "hosts": hosts.KIND,
+    "across": hosts.ACROSS,
 }
 VERDICTS = {
     "same": "same bits",
@@ -77,7 +78,9 @@ def run_campaign(
         for number in range(tries)
         for name, subjects in chosen.items()
         for subject in subjects
-        if name not in skipped and not record.has(name, subject, number)
+        if number < (KINDS[name].most or tries)
+        and name not in skipped
+        and not record.has(name, subject, number)
     ]
     if left:
         _try_all(left, record, _world(out), seed, out, console)

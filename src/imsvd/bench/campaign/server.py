@@ -139,12 +139,24 @@ def _prepare(fault: Fault) -> Callable[[], int]:
             count += 1
             if count == last and os.getpid() == own:
                 os.kill(own, signal.SIGKILL)
+            if count == fault.get("fill_at"):
+                _fill(Path(fault["filler"]), fault["room"])
 
     if fault:
         sys.addaudithook(watch)
     if "clock" in fault:
         _jump(fault["clock"])
     return lambda: count
+
+
+def _fill(filler: Path, room: int) -> None:
+    """Take up the space of a file system, except for `room` bytes."""
+    state = os.statvfs(filler.parent)
+    taken = state.f_bavail * state.f_frsize - room
+    if taken > 0:
+        descriptor = os.open(filler, os.O_WRONLY | os.O_CREAT)
+        os.posix_fallocate(descriptor, os.fstat(descriptor).st_size, taken)
+        os.close(descriptor)
 
 
 def _jump(jumps: list[float]) -> None:

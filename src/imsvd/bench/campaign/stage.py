@@ -20,6 +20,7 @@ from imsvd.bench.campaign.commands import (
     write_images,
 )
 from imsvd.bench.campaign.digests import Digests, differences, digest_folder
+from imsvd.bench.campaign.mounts import unmount_leftovers
 from imsvd.bench.campaign.processes import (
     PATIENCE,
     Fault,
@@ -114,6 +115,7 @@ class Stage:
 
     def prepare(self) -> None:
         """Write the images and train the encoder that commands read, unless both are there."""
+        unmount_leftovers(self.world.work)
         done = self.world.folder / "prepared"
         if done.exists():
             return
@@ -183,18 +185,18 @@ class Stage:
         return differences(self.digests(), self.reference(name).digests)
 
     def reference(self, name: str) -> Reference:
-        """Return how the command ends undisturbed; the first time, run it twice and compare."""
+        """Return how the command ends undisturbed; the first time, run it twice and compare.
+
+        The first time empties the working folder, so a try asks for it before anything else.
+        """
         if name in self._references:
             return self._references[name]
         path = self.world.folder / "references" / f"{name}.json"
         if not path.exists():
-            kept = self.world.work.rename(self.world.folder / "put-aside")
             first, second = self._undisturbed(name), self._undisturbed(name)
             if found := differences(second.digests, first.digests):
                 raise RuntimeError(f"two undisturbed runs of {name} differ: {found}")
             write_atomically(path, json.dumps(second).encode())
-            shutil.rmtree(self.world.work)
-            kept.rename(self.world.work)
         self._references[name] = Reference(*json.loads(path.read_text()))
         return self._references[name]
 

@@ -41,12 +41,14 @@ class Kind(NamedTuple):
         subjects: what it happens to, mostly keys of `COMMANDS`.
         attempt: tries once, on a subject, with random numbers of the try.
         obstacle: returns why it cannot be tried on this machine, or an empty string.
+        most: tries of a subject that are enough, however many are asked for.
     """
 
     title: str
     subjects: Sequence[str]
     attempt: Callable[[Stage, str, random.Random], Outcome]
     obstacle: Callable[[], str] = lambda: ""
+    most: int | None = None
 
 
 class Try(NamedTuple):
