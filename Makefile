@@ -8,10 +8,13 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 LOCK ?=
 SUPPLY := .venv-supply
 OLDEST := .venv-oldest
+# `make test-python VERSION=3.13`; a path to an interpreter is taken as well.
+VERSION ?= 3.13
+OTHER := .venv-python
 SMOKE := tests/test_checkpoints.py tests/test_codes.py tests/test_figures.py tests/export tests/explorer/test_guard.py \
 	tests/explorer/test_attack.py tests/index/test_searching.py
 
-.PHONY: help demo test test-slow test-oldest check format bench lock audit sbom clean
+.PHONY: help demo test test-slow test-oldest test-python check format bench lock audit sbom clean
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -40,6 +43,12 @@ test-oldest: $(SUPPLY)/bin/uv ## Run a few tests with the oldest versions that p
 	$(SUPPLY)/bin/uv pip install --quiet --python $(OLDEST) --resolution lowest-direct --editable '.[dev]'
 	OMP_NUM_THREADS=1 $(OLDEST)/bin/python -m pytest -m "not slow" $(SMOKE)
 	rm -rf $(OLDEST)
+
+test-python: $(SUPPLY)/bin/uv ## Run a few tests with Python VERSION and the newest versions that pyproject.toml allows (8 GB)
+	$(SUPPLY)/bin/uv venv --quiet --clear --python $(VERSION) $(OTHER)
+	$(SUPPLY)/bin/uv pip install --quiet --python $(OTHER) --editable '.[dev]'
+	OMP_NUM_THREADS=1 $(OTHER)/bin/python -m pytest -m "not slow" $(SMOKE)
+	rm -rf $(OTHER)
 
 check: $(INSTALLED_DEV) ## Lint, types and import contracts; CI runs this and test
 	$(BIN)/ruff format --check .
@@ -70,4 +79,4 @@ sbom: $(INSTALLED_DEV) $(SUPPLY)/bin/uv ## Write what is installed, with license
 	$(SUPPLY)/bin/cyclonedx-py environment --output-file sbom.json $(BIN)/python
 
 clean: ## Remove the virtual environment and caches
-	rm -rf $(VENV) $(SUPPLY) $(OLDEST) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(SUPPLY) $(OLDEST) $(OTHER) .mypy_cache .ruff_cache .pytest_cache .hypothesis

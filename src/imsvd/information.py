@@ -71,17 +71,15 @@ def soft_discretize(logits: Tensor, units: Units) -> Tensor:
     """
     sizes = resolve_units(logits.shape[-1], units)
     logits = at_least_float32(logits)
-    if len(set(sizes)) == 1:
-        return _by_variable(logits, sizes).softmax(-1).flatten(-2)
-    return torch.cat([part.softmax(-1) for part in split_variables(logits, sizes)], -1)
+    parts = [part.softmax(-1).flatten(-2) for part in _by_variable(logits, sizes)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
 def variable_sums(values: Tensor, units: Units) -> Tensor:
     """Sum of the units of each variable: `(..., width)` to `(..., variables)`."""
     sizes = resolve_units(values.shape[-1], units)
-    if len(set(sizes)) == 1:
-        return _by_variable(values, sizes).sum(-1)
-    return torch.stack([part.sum(-1) for part in split_variables(values, sizes)], -1)
+    parts = [part.sum(-1) for part in _by_variable(values, sizes)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
 def split_variables(values: Tensor, units: Units) -> tuple[Tensor, ...]:
@@ -89,9 +87,14 @@ def split_variables(values: Tensor, units: Units) -> tuple[Tensor, ...]:
     return torch.split(values, list(resolve_units(values.shape[-1], units)), -1)
 
 
-def _by_variable(values: Tensor, sizes: Sequence[int]) -> Tensor:
-    """`(..., width)` seen as `(..., variables, units)`, for variables of equal size."""
-    return values.reshape(*values.shape[:-1], len(sizes), sizes[0])
+def _by_variable(values: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """`(..., width)` seen as `(..., variables, units)`, one tensor per run of variables of equal size.
+
+    A GPU spends as long on starting an operation for one variable as for a hundred.
+    """
+    runs = [(len(list(run)), size) for size, run in itertools.groupby(sizes)]
+    parts = torch.split(values, [count * size for count, size in runs], -1)
+    return [part.reshape(*values.shape[:-1], *run) for part, run in zip(parts, runs, strict=True)]
 
 
 def marginals(q: Tensor) -> Tensor:

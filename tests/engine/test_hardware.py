@@ -1,3 +1,4 @@
+import logging
 import os
 import subprocess
 import sys
@@ -6,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from lightning_utilities.core.rank_zero import rank_zero_info
 
 from imsvd.config import ComputeSettings, Config, override
 from imsvd.engine.hardware import (
@@ -118,6 +120,12 @@ def test_fabric_is_imported_without_torchmetrics() -> None:
         "import torchmetrics, lightning_fabric"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_fabric_prints_warnings_but_no_notices(caplog: pytest.LogCaptureFixture) -> None:
+    rank_zero_info("GPU available: True")
+    logging.getLogger("lightning_fabric.strategies").warning("a warning")
+    assert [record.message for record in caplog.records] == ["a warning"]
 
 
 def test_settings_of_the_whole_process_are_applied(monkeypatch: pytest.MonkeyPatch) -> None:

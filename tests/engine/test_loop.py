@@ -101,6 +101,27 @@ def test_a_stopped_training_resumes_to_the_same_weights(tmp_path: Path) -> None:
     assert resumed.diary == ["begin 0", "end 1", "begin 1", "begin 1", "end 2", "begin 2", "end 3"]
 
 
+def test_resuming_keeps_the_layout_of_momentum(tmp_path: Path) -> None:
+    def training() -> Line:
+        made = Line(tmp_path)
+        network = nn.Conv2d(2, 2, 3).to(memory_format=torch.channels_last)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9)
+        made.trained, made.optimizer = network, made.fabric.setup_optimizers(optimizer)
+        return made
+
+    first, resumed = training(), training()
+    first.trained(torch.ones(1, 2, 3, 3)).sum().backward()
+    first.optimizer.step()
+    first.save()
+    resumed.resume()
+    (expected, _), (found, _) = (
+        [values["momentum_buffer"] for values in one.optimizer.optimizer.state.values()]
+        for one in (first, resumed)
+    )
+    assert found.stride() == expected.stride() != found.contiguous().stride()
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
 class StoppingOnOneRank(Line):
     """Receives a stop signal on the second of two ranks."""
 

@@ -2,13 +2,16 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 from torchvision.transforms import v2
 
 from imsvd.datasets import BadImage, ImageSource, UnreadableImage
 from imsvd.errors import InputError
 from imsvd.evaluation import Features, chance, extract_features
-from imsvd.evaluation.features import center_crop
+from imsvd.evaluation.features import center_crop, encode_source
+from imsvd.processors import reading_processes
+from tests.evaluation.coco import tiny
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
@@ -207,6 +210,22 @@ def test_the_global_generator_is_left_alone(workers: int) -> None:
     state = torch.get_rng_state()
     extract(Pictures([(8, 8)] * 3), workers=workers)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("side", [32, 300])
+def test_photographs_are_read_by_other_processes(
+    side: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[int] = []
+
+    def extract(*_: object, workers: int, **__: object) -> Features:
+        given.append(workers)
+        return Features(torch.zeros(0, 1), None, {})
+
+    monkeypatch.setattr("imsvd.evaluation.features.extract_features", extract)
+    source = Pictures([(side, side)] * 2)
+    encode_source(tiny.encoder(), source, "test", Console(quiet=True), torch.device("cpu"))
+    assert given == [0 if side == 32 else reading_processes("cpu")]
 
 
 def test_progress_counts_every_image_once() -> None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from imsvd.config import Config, override
 from imsvd.methods import Method, MethodOutput
 from imsvd.pretraining.optimizers import build_optimizer, learning_rate, set_learning_rate
+from tests.launches import Launches
 
 SCHEDULE = override(
     Config(),
@@ -177,3 +178,29 @@ def test_a_clipped_trust_ratio_never_raises_the_rate() -> None:
         "optimizer.weight_decay=0",
     ):
         torch.testing.assert_close(after.detach(), before - 0.5 * gradient)
+
+
+def test_a_step_of_lars_on_a_gpu_treats_all_tensors_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = ["optimizer.name=lars", "optimizer.weight_decay=0.1", "optimizer.trust_clip=true"]
+    counts, weights = [], []
+    for at_once in (False, True):
+        monkeypatch.setattr(  # asks the device, and a CPU declines
+            "timm.optim._helpers._default_to_fused_or_foreach",
+            lambda *_, at_once=at_once, **__: (False, at_once),
+        )
+        torch.manual_seed(0)
+        model = network()
+        model.backbone = nn.Sequential(model.backbone, *(nn.Linear(3, 3) for _ in range(30)))
+        optimizer = build_optimizer(model, override(Config(), settings))
+        for _ in range(2):  # the second has momentum
+            for parameter in model.parameters():
+                parameter.grad = parameter.detach().cos()
+            counted = Launches()
+            with counted:
+                optimizer.step()
+        counts.append(counted.count)
+        weights.append([parameter.detach().clone() for parameter in model.parameters()])
+    assert counts[1] < counts[0] / 10
+    torch.testing.assert_close(*weights, rtol=0, atol=0)

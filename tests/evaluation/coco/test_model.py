@@ -191,3 +191,18 @@ def test_networks_that_have_no_c4_are_refused() -> None:
     encoder.backbone = dilated
     with pytest.raises(InputError, match="conv5 of stride 2"):
         build_detector(encoder, 2, tiny.settings())
+
+
+@TINY
+def test_boxes_of_large_images_are_not_rounded_in_mixed_precision() -> None:
+    detector = build_detector(
+        tiny.encoder(), 2, tiny.settings("sizes=[320]", "max_size=600")
+    ).eval()
+    anchors: list[Tensor] = []
+    detector.rpn.anchor_generator.register_forward_hook(lambda *found: anchors.extend(found[2]))
+    for is_mixed in (False, True):
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=is_mixed):
+            (found,) = detector([torch.rand(3, 320, 500)])
+    assert anchors[0].max() > 256, "from there on, 8 bits skip every second number"
+    torch.testing.assert_close(anchors[1], anchors[0], rtol=0, atol=0)
+    assert found["boxes"].dtype == torch.float32

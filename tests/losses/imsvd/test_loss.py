@@ -11,6 +11,7 @@ from imsvd import distributed
 from imsvd.errors import InputError
 from imsvd.losses.imsvd import IMSVDLoss, Invariance, Joint, Normalization
 from tests import gloo
+from tests.launches import Launches
 from tests.oracles import imsvd as oracle
 
 KEYS = ("invariance", "diagonal_entropy", "off_diagonal_entropy")
@@ -308,3 +309,15 @@ def test_five_steps_under_ddp_equal_one_process(world_size: int) -> None:
     for weights in gloo.run(world_size, train_on_one_rank):
         for actual, single in zip(weights, expected, strict=True):
             torch.testing.assert_close(actual, single, atol=1e-6, rtol=0)
+
+
+def launches(sizes: list[int]) -> int:
+    views = [logits(8, sum(sizes), seed, torch.float32) for seed in (0, 1)]
+    counted = Launches()
+    with counted:
+        loss_from((1, 1, 1), sizes)(*views).loss.backward()
+    return counted.count
+
+
+def test_variables_of_two_sizes_cost_few_more_operations_than_those_of_one() -> None:
+    assert launches([3] * 40 + [5] * 40) < 1.5 * launches([4] * 80)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
 from torchvision.models.detection.generalized_rcnn import GeneralizedRCNN
+from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.mask_rcnn import MaskRCNNPredictor
 from torchvision.models.detection.roi_heads import (
     RoIHeads,
@@ -70,7 +71,7 @@ def build_detector(encoder: Encoder, num_categories: int, settings: DetectionSet
     if settings.norm == "trained":
         conv5.append(nn.BatchNorm2d(region_channels))
     description = encoder.description
-    anchors = AnchorGenerator((settings.anchor_sizes,), (settings.anchor_ratios,))
+    anchors = Anchors((settings.anchor_sizes,), (settings.anchor_ratios,))
     (anchors_per_place,) = anchors.num_anchors_per_location()
     proposing = ProposalNetwork(
         anchors,
@@ -175,11 +176,19 @@ class RegionAlign(NamedTuple):
         return cut
 
 
-class AnchorHead(RPNHead):  # type: ignore[misc]
-    """torchvision's head of the proposal network, whose results are float32 in any precision.
+class Anchors(AnchorGenerator):  # type: ignore[misc]
+    """torchvision's anchors, which are float32 in any precision: bfloat16 would round 517.6 to 516."""
 
-    Boxes are computed from them: bfloat16 has 8 bits, so it would round 517.6 to 516.
-    """
+    def forward(self, images: ImageList, features: list[Tensor]) -> list[Tensor]:
+        """Return the anchors of every image."""
+        # torchvision takes the number type of the features, which need no content here.
+        empty = [values[:, :0].float() for values in features]
+        found: list[Tensor] = super().forward(images, empty)
+        return found
+
+
+class AnchorHead(RPNHead):  # type: ignore[misc]
+    """torchvision's head of the proposal network, whose results are float32 like the anchors."""
 
     def forward(self, features: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Return objectness and box deltas of every anchor."""
