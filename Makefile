@@ -14,7 +14,7 @@ OTHER := .venv-python
 SMOKE := tests/test_checkpoints.py tests/test_codes.py tests/test_figures.py tests/export tests/explorer/test_guard.py \
 	tests/explorer/test_attack.py tests/index/test_searching.py
 
-.PHONY: help demo test test-slow test-oldest test-python check format bench lock audit sbom clean
+.PHONY: help demo test test-slow test-oldest test-python check docs format bench lock audit sbom clean
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -22,7 +22,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(INSTALLED): pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --editable '.[explorer]'
 	@touch $@
 
 $(INSTALLED_DEV): pyproject.toml | $(BIN)/python
@@ -50,11 +50,14 @@ test-python: $(SUPPLY)/bin/uv ## Run a few tests with Python VERSION and the new
 	OMP_NUM_THREADS=1 $(OTHER)/bin/python -m pytest -m "not slow" $(SMOKE)
 	rm -rf $(OTHER)
 
-check: $(INSTALLED_DEV) ## Lint, types and import contracts; CI runs this and test
+check: $(INSTALLED_DEV) ## Lint, types and import contracts; CI runs this, docs and test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: $(INSTALLED_DEV) ## Build the documentation site in build/site; a broken link is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 format: $(INSTALLED_DEV) ## Format the code and fix what can be fixed
 	$(BIN)/ruff format .
