@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,6 +10,7 @@ import imsvd
 from imsvd.config import setting_keys
 from tests.pages import ROOT
 from website.formulas import draw_formulas
+from website.hooks import REMOTE, on_page_markdown
 from website.notebooks import notebook_page
 from website.reference import command_page, python_page, settings_page
 from website.theory import draw_all
@@ -73,6 +75,36 @@ def test_the_theory_pages_use_the_figures_that_the_command_draws(tmp_path: Path)
     for file in draw_all(tmp_path):
         assert f"../images/{file.name})" in theory
         assert (ROOT / "docs/images" / file.name).exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "remote"),
+    [
+        ('<script src="https://cdn.example/a.js"></script>', True),
+        ('<link rel="stylesheet" href="//fonts.example/a.css">', True),
+        ('<script src="../assets/a.js"></script><a href="https://arxiv.org">paper</a>', False),
+    ],
+)
+def test_a_page_that_loads_something_from_the_internet_is_refused(text: str, remote: bool) -> None:
+    assert bool(REMOTE.search(text)) == remote
+
+
+def test_links_through_the_repository_become_links_through_the_site() -> None:
+    def mended(place: str, text: str) -> str:
+        page = SimpleNamespace(file=SimpleNamespace(src_uri=place))
+        return on_page_markdown(text, page=page)  # type: ignore[arg-type]
+
+    assert (
+        mended("theory/loss.md", "[a](../../benchmarks/codes.md#x)")
+        == "[a](../benchmarks/codes.md#x)"
+    )
+    assert mended("benchmarks/codes.md", "[a](../docs/data.md)") == "[a](../data.md)"
+    assert mended("project/changelog.md", "[a](docs/data.md)") == "[a](../data.md)"
+    assert (
+        mended("index.md", "[a](../README.md) [b](https://x.y)") == "[a](index.md) [b](https://x.y)"
+    )
+    notebook = "[a](code_in_five_minutes.ipynb)"
+    assert mended("tutorials/README.md", notebook) == "[a](code_in_five_minutes.md)"
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from posixpath import normpath, relpath
 from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -21,6 +22,9 @@ REFERENCE = {
     "reference/python.md": python_page,
 }
 LINK = re.compile(r"(\]\()([^)#\s]+)(#[^)\s]*)?\)")
+REMOTE = re.compile(
+    r'<(?:script|img|iframe|link rel="(?:stylesheet|preload|icon)")[^>]*="(?:https?:)?//[^>]*'
+)
 
 
 @cache
@@ -90,3 +94,10 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
 def on_page_content(html: str, **_: Any) -> str:
     """Draw the formulas."""
     return draw_formulas(html)
+
+
+def on_post_page(output: str, *, page: Page, **_: Any) -> str:
+    """Refuse pages that load something from the internet: the site is read without it."""
+    if found := REMOTE.search(output):
+        raise PluginError(f"{page.file.src_uri} loads {found[0]}> from the internet")
+    return output
