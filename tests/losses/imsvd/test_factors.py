@@ -97,14 +97,14 @@ def test_copies_cost_more_where_joint_entropies_are_taken_within_views() -> None
     assert costs["cross"] < 0.25 * costs["within"]
 
 
-SPOILED = 0.25
+SPOILED = 1 / 3
 
 
 def draw_views(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return two factors of four values and two views of them.
 
     The easy factor is a one-hot vector. Each bit of the hard one is the product of two random signs, which no
-    linear map can see. Either is replaced by a random value in a quarter of the views.
+    linear map can see. Either is replaced by a random value in a third of the views.
     """
     easy, hard = (torch.randint(4, (count,), generator=generator) for _ in range(2))
 
@@ -132,7 +132,7 @@ def train_code(seed: int, joint: Joint) -> nn.Module:
         layers += [nn.Linear(inputs, 128), nn.BatchNorm1d(128), nn.ReLU()]
     network = nn.Sequential(*layers, nn.Linear(128, 8))
     loss = IMSVDLoss(4, joint=joint)
-    optimizer = torch.optim.AdamW(network.parameters(), lr=2e-3)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
     for _ in range(600):
         *_, first, second = draw_views(256, generator)
         optimizer.zero_grad()
