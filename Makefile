@@ -11,10 +11,11 @@ OLDEST := .venv-oldest
 # `make test-python VERSION=3.13`; a path to an interpreter is taken as well.
 VERSION ?= 3.13
 OTHER := .venv-python
+PACKAGE := .venv-package
 SMOKE := tests/test_checkpoints.py tests/test_codes.py tests/test_figures.py tests/export tests/explorer/test_guard.py \
 	tests/explorer/test_attack.py tests/index/test_searching.py
 
-.PHONY: help demo test test-slow test-oldest test-python check docs format bench lock audit sbom clean
+.PHONY: help demo test test-slow test-oldest test-python check docs format bench package lock audit sbom clean
 help: ## Show the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
@@ -66,6 +67,17 @@ format: $(INSTALLED_DEV) ## Format the code and fix what can be fixed
 bench: $(INSTALLED_DEV) ## Measure the loss against its alternatives on this machine
 	$(BIN)/imsvd bench loss
 
+package: ## Build wheel and sdist in dist/, check them, install the wheel in a new environment and run it (6 GB)
+	rm -rf dist $(PACKAGE)
+	$(PYTHON) -m venv $(PACKAGE)
+	$(PACKAGE)/bin/python -m pip install --quiet build twine
+	$(PACKAGE)/bin/python -m build --outdir dist .
+	$(PACKAGE)/bin/python -m twine check --strict dist/*
+	$(PYTHON) -m venv --clear $(PACKAGE)
+	$(PACKAGE)/bin/python -m pip install --quiet $(if $(LOCK),--constraint $(LOCK)) dist/*.whl
+	$(PACKAGE)/bin/python tests/installed.py
+	rm -rf $(PACKAGE)
+
 $(SUPPLY)/bin/uv:
 	$(PYTHON) -m venv $(SUPPLY)
 	$(SUPPLY)/bin/python -m pip install --quiet cyclonedx-bom pip-audit uv
@@ -82,4 +94,4 @@ sbom: $(INSTALLED_DEV) $(SUPPLY)/bin/uv ## Write what is installed, with license
 	$(SUPPLY)/bin/cyclonedx-py environment --output-file sbom.json $(BIN)/python
 
 clean: ## Remove the virtual environment and caches
-	rm -rf $(VENV) $(SUPPLY) $(OLDEST) $(OTHER) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(SUPPLY) $(OLDEST) $(OTHER) $(PACKAGE) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

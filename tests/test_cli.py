@@ -23,7 +23,7 @@ from tests.pretraining.test_pretrain import write_images
 from tests.pretraining.tiny import CommandLine
 
 OPTIONS = {
-    "": ["--version"],
+    "": ["--version", "--install-completion", "--show-completion"],
     "demo": ["--out", "--set"],
     "pretrain": ["data", "--out", "--recipe", "--method", "--init", "--size", "--set"],
     "discretize": [
@@ -216,7 +216,7 @@ def test_the_help_shows_every_command_in_its_panel(command: CommandLine) -> None
     titles = [line.strip("╭╮─ ") for line in lines if line.startswith("╭")]
     assert titles == ["Options", *PANELS]
     shown = [line.split()[1] for line in lines if line.startswith("│ ") and line[2] != " "]
-    assert shown[1:] == ["--help", *ordered]
+    assert shown == [*OPTIONS[""], "--help", *ordered]
 
 
 def test_the_parts_of_an_explanation_are_named_in_its_help(command: CommandLine) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from imsvd.index import Index
     from imsvd.losses.imsvd import IMSVDLoss
     from imsvd.pretraining.pretrain import pretrain
+    from imsvd.sklearn import ImageCodes
 
 share_processors()  # before any module loads PyTorch
 
@@ -29,6 +30,7 @@ except PackageNotFoundError:  # not installed: torch.hub loads the source tree
 _HOMES = {
     "Encoder": "imsvd.encoder",
     "IMSVDLoss": "imsvd.losses.imsvd",
+    "ImageCodes": "imsvd.sklearn",
     "Index": "imsvd.index",
     "InputError": "imsvd.errors",
     "compare_methods": "imsvd.compare",
@@ -56,6 +58,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "Encoder",
     "IMSVDLoss",
+    "ImageCodes",
     "Index",
     "InputError",
     "__version__",

@@ -34,7 +34,7 @@ from imsvd.evaluation import extract_features
 from imsvd.files import complete_or_absent
 from imsvd.index.contents import Contents
 from imsvd.index.known import ContentKey, KnownCodes, content_at, content_key
-from imsvd.information import codes, max_probabilities, soft_discretize
+from imsvd.information import codes, max_probabilities
 from imsvd.progress import progress_bar
 
 SPLITS: dict[str, tuple[Literal["train", "test"], ...]] = {
@@ -155,7 +155,7 @@ class _Columns(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         units = self.encoder.description.units
         features = self.encoder.backbone(images)
-        q = soft_discretize(self.encoder.projector(features), units)
+        q = self.encoder.discretize(features)
         # float32 holds codes exactly: they are far below 2^24.
         return torch.cat([codes(q, units).to(q.dtype), max_probabilities(q, units), features], 1)
 
@@ -277,5 +277,5 @@ def _require_pyarrow() -> tuple[Any, Any]:
         import pyarrow  # noqa: PLC0415 - optional
         import pyarrow.parquet  # noqa: PLC0415
     except ImportError:
-        raise InputError("imsvd codes needs pyarrow; run pip install 'imsvd[parquet]'.") from None
+        raise InputError("imsvd codes needs pyarrow; run pip install 'imsvd[data]'.") from None
     return pyarrow, pyarrow.parquet

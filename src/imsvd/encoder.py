@@ -121,14 +121,18 @@ class Encoder(nn.Module, SharedEncoder):
         """Return backbone features, as the encoders of timm and torchvision do."""
         return self.features(images)
 
-    def probabilities(self, images: Tensor) -> Tensor:
-        """Return q (Eq. 1): all variables' distributions over their units, concatenated, (batch, width)."""
+    def discretize(self, features: Tensor) -> Tensor:
+        """Return q (Eq. 1) of features: the distribution of each variable over its units, (batch, width)."""
         if not self.description.units:
             raise InputError(
                 f"an encoder trained with {self.description.method!r} has no discrete variables; "
                 "train one with imsvd, or use its features."
             )
-        return soft_discretize(self.projector(self.features(images)), self.description.units)
+        return soft_discretize(self.projector(features), self.description.units)
+
+    def probabilities(self, images: Tensor) -> Tensor:
+        """Return q (Eq. 1): all variables' distributions over their units, concatenated, (batch, width)."""
+        return self.discretize(self.features(images))
 
     def codes(self, images: Tensor) -> Tensor:
         """Return the most probable unit of each variable, (batch, variables)."""

@@ -22,12 +22,9 @@ from imsvd.runs import RunFolder
 from tests import gloo
 from tests.pretraining.test_pretrain import write_images
 from tests.pretraining.tiny import CommandLine
+from tests.shared import LITE0, needs
 
 QUIET = Console(quiet=True)
-ROOT = Path(__file__).parents[2]
-LITE = Path(os.environ.get("IMSVD_SHARED", ROOT.parent / "shared")) / (
-    "data/tf_efficientnet_lite0.safetensors"
-)
 SMALL = ("method.projector=[16, 16]", "compute.workers=0", "compute.accelerator=cpu")
 
 
@@ -320,11 +317,11 @@ def test_two_processes_train_the_head_that_one_trains(trained: Path, tmp_path: P
         torch.testing.assert_close(made[name], value, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.skipif(not LITE.exists(), reason=f"needs {LITE} (or IMSVD_SHARED)")
+@needs(LITE0)
 def test_a_head_learns_on_imagenet_weights(tmp_path: Path) -> None:
     out = tmp_path / "run"
     imsvd.discretize(
-        f"timm:tf_efficientnet_lite0:{LITE}",
+        f"timm:tf_efficientnet_lite0:{LITE0}",
         "shapes:160",
         out,
         bits=8,

@@ -5,6 +5,7 @@ import pickle
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import timm
@@ -13,13 +14,17 @@ import torchvision
 from safetensors import safe_open
 from torch import nn
 
+import imsvd
+from imsvd.datasets import ImageSource, open_source
 from imsvd.encoder import Encoder, EncoderDescription, open_encoder
 from imsvd.errors import InputError
+from imsvd.evaluation.features import center_crop
 from imsvd.export import FORMATS, export_encoder
 from imsvd.export.weights import detectron2_name
 from imsvd.information import split_variables
 from tests.export.networks import encoder, images, normalized
 from tests.oracles.detectron2 import resnet50_shapes
+from tests.shared import CIFAR10, LITE0, PHOTOGRAPHS, needs
 
 
 @pytest.fixture(scope="module")
@@ -136,15 +141,58 @@ def test_onnxruntime_agrees(kind: str, tiny: Encoder, tmp_path: Path) -> None:
     path = export_encoder(tiny, "onnx", tmp_path / "a.onnx", output_kind=kind)
     assert [file.name for file in tmp_path.iterdir()] == ["a.onnx"]
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    assert names == (["features", "probabilities", "codes"] if kind == "all" else [kind])
     for count in (1, 5):
         pictures = images(count, 32)
-        (actual,) = session.run([kind], {"images": pictures.numpy()})
-        with torch.no_grad():
-            expected = getattr(tiny, kind)(pictures)
-        torch.testing.assert_close(torch.from_numpy(actual), expected, atol=1e-5, rtol=1e-5)
-    if kind == "codes":
+        for name, actual in zip(
+            names, session.run(names, {"images": pictures.numpy()}), strict=True
+        ):
+            with torch.no_grad():
+                expected = getattr(tiny, name)(pictures)
+            torch.testing.assert_close(torch.from_numpy(actual), expected, atol=1e-5, rtol=1e-5)
+    if "codes" in names:
         q = split_variables(tiny.probabilities(pictures), (4, 3, 5))
         assert actual.tolist() == [[int(part[row].argmax()) for part in q] for row in range(5)]
+
+
+def test_one_pass_gives_all_outputs(tiny: Encoder, tmp_path: Path) -> None:
+    """The backbone is in the graph once, so that codes cost no second pass."""
+    convolutions = {}
+    for kind in ("features", "all"):
+        path = export_encoder(tiny, "onnx", tmp_path / f"{kind}.onnx", output_kind=kind)
+        nodes = onnx.load(path).graph.node
+        convolutions[kind] = sum(node.op_type == "Conv" for node in nodes)
+    assert convolutions["all"] == convolutions["features"] > 0
+
+
+def test_codes_of_many_images_are_those_of_torch(tiny: Encoder, tmp_path: Path) -> None:
+    path = export_encoder(tiny, "onnx", tmp_path / "a.onnx", output_kind="all")
+    assert codes_that_differ(path, tiny, open_source("shapes:200"), 200) == 0
+
+
+@pytest.mark.slow
+@needs(LITE0, PHOTOGRAPHS, CIFAR10)
+def test_codes_of_a_thousand_photographs_are_those_of_torch(tmp_path: Path) -> None:
+    backbone, run = f"timm:tf_efficientnet_lite0:{LITE0}", tmp_path / "run"
+    made = imsvd.discretize(backbone, PHOTOGRAPHS, run, size=96, bits=64, units=4, steps=100)
+    path = export_encoder(made, "onnx", tmp_path / "a.onnx", output_kind="all")
+    assert codes_that_differ(path, made, open_source(CIFAR10, "test"), 1000) == 0
+
+
+def codes_that_differ(path: Path, made: Encoder, source: ImageSource, count: int) -> int:
+    """Count variables of the first `count` images in which onnxruntime and torch differ."""
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    different = 0
+    for start in range(0, count, 50):
+        chosen = [center_crop(source.read(start + n), made.description.size) for n in range(50)]
+        batch = torch.stack(chosen).float() / 255
+        (actual,) = session.run(["codes"], {"images": batch.numpy()})
+        with torch.no_grad():
+            expected = made.codes(batch)
+        assert actual.shape == expected.shape == (50, len(made.description.units))
+        different += int((torch.from_numpy(actual) != expected).sum())
+    return different
 
 
 def test_an_export_that_disagrees_is_not_written(

@@ -50,7 +50,6 @@ app = typer.Typer(
     "Start with `imsvd demo`. Then train on your own images: "
     "`imsvd pretrain FOLDER --out runs/a`.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )

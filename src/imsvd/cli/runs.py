@@ -212,7 +212,8 @@ def export(
         ),
     ],
     output_kind: Annotated[
-        str, option("KIND", "Output of an ONNX graph: features, probabilities or codes.")
+        str,
+        option("KIND", "Output of an ONNX graph: features, probabilities, codes, or all three."),
     ] = "features",
 ) -> None:
     """Export an encoder to the format of another tool, and verify it by loading it there."""

@@ -33,7 +33,7 @@ class StreamSource(EncodedSource):
         try:
             import litdata  # noqa: F401, PLC0415 - optional
         except ImportError as error:
-            raise InputError(f"{place} needs litdata: pip install 'imsvd[stream]'.") from error
+            raise InputError(f"{place} needs litdata: pip install 'imsvd[data]'.") from error
         try:
             _, dataset = self._dataset()
             # The length of the dataset itself is that of one rank's share.

@@ -50,7 +50,7 @@ class TableFile(ABC):
         try:
             import pyarrow  # noqa: F401, PLC0415 - optional
         except ImportError as error:
-            raise InputError(f"{path} needs pyarrow: pip install 'imsvd[parquet]'.") from error
+            raise InputError(f"{path} needs pyarrow: pip install 'imsvd[data]'.") from error
         try:
             self.schema, self.group_rows = self._describe(self._handle())
         except InputError:

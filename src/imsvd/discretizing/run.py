@@ -61,7 +61,7 @@ FEATURES = "features"
 
 def discretize(  # noqa: PLR0913 - its options are its interface
     encoder: str | Path,
-    data: str | Path,
+    data: str | Path | ImageSource,
     out: str | Path,
     *,
     bits: int | None = None,
@@ -78,7 +78,7 @@ def discretize(  # noqa: PLR0913 - its options are its interface
     Args:
         encoder: a run folder, `timm:NAME[:FILE]`, `torchvision:NAME[:FILE]`, or an exported
             safetensors file, timm folder or ONNX graph of features; it stays as it is.
-        data: a folder of images, or the name of a dataset such as "shapes" or "cifar10".
+        data: a folder of images, the name of a dataset such as "shapes" or "cifar10", or an open source.
         out: the run folder.
         bits: size of the code; there are bits / log2(units) variables. None: chosen without labels
             (see `imsvd.discretizing.capacity`).
@@ -95,11 +95,12 @@ def discretize(  # noqa: PLR0913 - its options are its interface
     """
     console, run = console or Console(), RunFolder(out)
     frozen = open_frozen(encoder, size)
-    source = open_source(data, "train")
+    source = data if isinstance(data, ImageSource) else open_source(data, "train")
+    name = counted(len(source), "image") if isinstance(data, ImageSource) else data
     sizes = possible_sizes(run, bits, units, len(source), settings)
 
     def configured(head: CodeSize) -> Config:
-        config = configure(frozen, encoder=encoder, data=data, views=views, head=head)
+        config = configure(frozen, encoder=encoder, data=name, views=views, head=head)
         config = override(config, settings)
         require_enough_images(config, len(source))
         return set_length(config, len(source), steps, settings)

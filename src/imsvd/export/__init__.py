@@ -54,7 +54,7 @@ def export_encoder(
         encoder: the encoder to write.
         name: key of `FORMATS`.
         out: file with the format's suffix, or for timm and huggingface a new folder.
-        output_kind: output of the exported network: features, probabilities or codes (ONNX only).
+        output_kind: output of the exported network: features, probabilities, codes or all (ONNX only).
     """
     if name not in FORMATS:
         close = difflib.get_close_matches(name, FORMATS, n=1)

@@ -1,4 +1,4 @@
-"""An ONNX graph from images in [0, 1] to features, probabilities or codes."""
+"""An ONNX graph from images in [0, 1] to features, probabilities and codes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import importlib.util
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -17,35 +17,41 @@ from imsvd.encoder import Encoder
 from imsvd.errors import InputError
 from imsvd.export.weights import differs, sample_images
 from imsvd.files import complete_or_absent
-from imsvd.information import max_probabilities, split_variables
+from imsvd.information import codes, max_probabilities, split_variables
 
-KINDS = ("features", "probabilities", "codes")
+OUTPUTS = ("features", "probabilities", "codes")
+KINDS = (*OUTPUTS, "all")
 _TOLERANCE = 1e-4
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
-class _Output(nn.Module):
-    """A network with one of the encoder's outputs."""
+class _Outputs(nn.Module):
+    """A network with one of the encoder's outputs, or with all of them from one pass."""
 
     def __init__(self, encoder: Encoder, kind: str) -> None:
         super().__init__()
         self.encoder, self.kind = encoder, kind
 
-    def forward(self, images: Tensor) -> Tensor:
-        output: Tensor = getattr(self.encoder, self.kind)(images)
-        return output
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, ...]:
+        if self.kind != "all":
+            output: Tensor = getattr(self.encoder, self.kind)(images)
+            return output
+        features = self.encoder.features(images)
+        q = self.encoder.discretize(features)
+        return features, q, codes(q, self.encoder.description.units)
 
 
 def export_onnx(encoder: Encoder, path: Path, kind: str = "features") -> None:
     """Write a graph of `images`, (batch, 3, size, size) in [0, 1], and run it to verify it.
 
-    The batch size is free; normalization is part of the graph.
+    The batch size is free; normalization is part of the graph. Outputs have the names in `OUTPUTS`.
     """
     _require_packages()
     images = sample_images(encoder)
-    network = _Output(encoder, kind).eval()
+    network = _Outputs(encoder, kind).eval()
     with torch.no_grad():
         network(images)  # raises for codes of an encoder without variables
+    names = OUTPUTS if kind == "all" else (kind,)
     with complete_or_absent(path) as temporary:
         with _quiet():
             program = torch.onnx.export(
@@ -54,15 +60,15 @@ def export_onnx(encoder: Encoder, path: Path, kind: str = "features") -> None:
                 dynamo=True,
                 dynamic_shapes=({0: torch.export.Dim("batch")},),
                 input_names=["images"],
-                output_names=[kind],
+                output_names=names,
                 verbose=False,
             )
         assert program is not None
         program.save(str(temporary), external_data=False)
-        _check(encoder, kind, temporary)
+        _check(encoder, names, temporary)
 
 
-def _check(encoder: Encoder, kind: str, path: Path) -> None:
+def _check(encoder: Encoder, names: Sequence[str], path: Path) -> None:
     """Run the graph with onnxruntime, at another batch size than it was exported with."""
     import onnxruntime  # noqa: PLC0415 - optional
 
@@ -70,18 +76,19 @@ def _check(encoder: Encoder, kind: str, path: Path) -> None:
     options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     images = sample_images(encoder, 3)
-    actual = torch.from_numpy(session.run([kind], {"images": images.numpy()})[0])
-    with torch.no_grad():
-        wrong = (
-            _codes_differ(encoder, images, actual)
-            if kind == "codes"
-            else differs(getattr(encoder, kind)(images), actual, _TOLERANCE)
-        )
-    if wrong:
-        raise InputError(
-            f"onnxruntime gives other {kind} than this encoder, so nothing was written; "
-            "use another --format, or other versions of torch and onnxruntime."
-        )
+    for name, output in zip(names, session.run(names, {"images": images.numpy()}), strict=True):
+        actual = torch.from_numpy(output)
+        with torch.no_grad():
+            wrong = (
+                _codes_differ(encoder, images, actual)
+                if name == "codes"
+                else differs(getattr(encoder, name)(images), actual, _TOLERANCE)
+            )
+        if wrong:
+            raise InputError(
+                f"onnxruntime gives other {name} than this encoder, so nothing was written; "
+                "use another --format, or other versions of torch and onnxruntime."
+            )
 
 
 def _codes_differ(encoder: Encoder, images: Tensor, actual: Tensor) -> bool:

@@ -62,10 +62,10 @@ def read_graph(path: Path) -> GraphBackbone:
     inputs = {each.name: each.shape for each in session.get_inputs()}
     outputs = {each.name: each.shape for each in session.get_outputs()}
     side = inputs[INPUT][-1] if list(inputs) == [INPUT] and len(inputs[INPUT]) == 4 else None
-    if list(outputs) != [OUTPUT] or not isinstance(side, int):
+    if OUTPUT not in outputs or not isinstance(side, int):
         raise InputError(
             f"{path} turns {', '.join(inputs)} into {', '.join(outputs)}, but an encoder turns images of "
-            "a fixed size into features; export it with --format onnx --output-kind features."
+            "a fixed size into features; export it with --format onnx --output-kind features or all."
         )
     graph = GraphBackbone(GraphShape(len(content), int(outputs[OUTPUT][-1]), side))
     graph.graph = torch.from_numpy(np.frombuffer(content, np.uint8).copy())

@@ -151,7 +151,7 @@ def _start_wandb(run: RunFolder, config: Config) -> Any:
         import wandb  # noqa: PLC0415 - an optional dependency
     except ImportError as error:
         raise InputError(
-            "compute.wandb=true needs wandb; install it with `pip install imsvd[wandb]`."
+            "compute.wandb=true needs wandb; install it with `pip install 'imsvd[wandb]'`."
         ) from error
     return wandb.init(
         project="imsvd", dir=str(run.path), config=config.model_dump(mode="json"), resume="allow"

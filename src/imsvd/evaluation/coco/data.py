@@ -272,7 +272,7 @@ def _check_files(split: CocoSplit) -> None:
 def require_pycocotools() -> None:
     """Raise `InputError` unless pycocotools, an optional dependency, is installed."""
     if importlib.util.find_spec("pycocotools") is None:
-        raise InputError("COCO's metrics need pycocotools; run `pip install 'imsvd[detection]'`.")
+        raise InputError("COCO's metrics need pycocotools; run `pip install 'imsvd[evaluation]'`.")
 
 
 def check_segmentation(segmentation: Segmentation, size: tuple[int, int]) -> str | None:
