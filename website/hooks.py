@@ -1,6 +1,7 @@
 """What MkDocs does beyond its settings: pages from elsewhere in the repository, references, formulas."""
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path, PurePosixPath
 from posixpath import normpath, relpath
@@ -54,10 +55,21 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         for title, pages in section.items():
             folder = f"{title.lower()}/"
             found = [place for place in places().values() if place.startswith(folder)]
-            new = [place for place in found if place.endswith(".md") and place not in pages]
+            listed = set(_pages(pages))
+            new = [place for place in found if place.endswith(".md") and place not in listed]
             if new:
                 section[title] = [*pages, *new]
     return config
+
+
+def _pages(part: Any) -> Iterator[str]:
+    """Yield the pages of a part of the navigation, however deep."""
+    if isinstance(part, str):
+        yield part
+    for inner in (
+        part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    ):
+        yield from _pages(inner)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
