@@ -134,7 +134,7 @@ def train_code(seed: int, joint: Joint) -> nn.Module:
     loss = IMSVDLoss(4, joint=joint)
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
     for _ in range(600):
-        *_, first, second = draw_views(256, generator)
+        *_, first, second = draw_views(512, generator)
         optimizer.zero_grad()
         loss(network(first), network(second)).loss.backward()
         optimizer.step()
