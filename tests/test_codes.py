@@ -111,5 +111,5 @@ def test_refusals_leave_no_file(command: CommandLine, trained: Path, tmp_path: P
 
 def test_the_extra_is_named(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(InputError, match=r"imsvd\[parquet\]"):
+    with pytest.raises(InputError, match=r"imsvd\[data\]"):
         imsvd.write_codes(trained, "shapes:4", tmp_path / "codes.parquet")

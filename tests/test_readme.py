@@ -37,7 +37,7 @@ def test_it_can_be_finished() -> None:
 @pytest.mark.skipif(not shutil.which("make"), reason="make is not installed")
 def test_make_demo_installs_what_the_second_command_needs() -> None:
     made = subprocess.run(
-        ["make", "--dry-run", "--always-make", "demo"],
+        ["make", "--no-print-directory", "--dry-run", "--always-make", "demo"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -131,5 +131,5 @@ def test_without_litdata_the_extra_is_named(
 ) -> None:
     write_shards(tmp_path, FILES)
     monkeypatch.setitem(sys.modules, "litdata", None)
-    with pytest.raises(InputError, match=r"needs litdata: pip install 'imsvd\[stream\]'"):
+    with pytest.raises(InputError, match=r"needs litdata: pip install 'imsvd\[data\]'"):
         open_source(tmp_path)

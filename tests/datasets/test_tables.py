@@ -182,5 +182,5 @@ def test_without_pyarrow_the_extra_is_named(
 ) -> None:
     path = write_parquet(tmp_path / "a.parquet", image_table(FILES))
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(InputError, match=r"needs pyarrow: pip install 'imsvd\[parquet\]'"):
+    with pytest.raises(InputError, match=r"needs pyarrow: pip install 'imsvd\[data\]'"):
         arrow_files.ParquetTable(path)

@@ -110,5 +110,5 @@ def test_wandb_without_the_package_gets_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(InputError, match=r"pip install imsvd\[wandb\]"):
+    with pytest.raises(InputError, match=r"pip install 'imsvd\[wandb\]"):
         MetricsLog(RunFolder(tmp_path), tiny.config("compute.wandb=true"), first_epoch=0)
