@@ -10,11 +10,16 @@ from tests.pretraining.tiny import SETTINGS
 
 def test_the_demo_ends_with_sentences_and_a_report(tmp_path: Path) -> None:
     console = Console(record=True, width=200, quiet=False, file=(tmp_path / "log").open("w"))
-    run_demo(tmp_path / "run", console, ["data.source=shapes:128", *SETTINGS])
-    said = console.export_text()
-    for phrase in ("Without labels,", "code of 4 variables", "Single variables recover", "Open "):
+    run_demo(
+        tmp_path / "run",
+        console,
+        ["data.source=shapes:128", *SETTINGS, "code={variables: 8, units: 2}"],
+    )
+    said = " ".join(console.export_text().split())
+    for phrase in ("Nobody told the network", "8 questions with 2", "single ones largely reveal"):
         assert phrase in said
-    assert "_" not in said[said.index("Without labels") : said.index("Open ")]
+    assert "of the 5 hold on new images" in said
+    assert "_" not in said[said.index("Nobody told") : said.index("To see it")]
     assert (tmp_path / "run" / "demo.png").exists()
     assert (tmp_path / "run" / "explanations" / "report.html").exists()
 
@@ -25,11 +30,24 @@ def test_conclusions_name_recovered_attributes() -> None:
         "untrained": {"color": 30.0, "shape": 30.0},
         "trained": {"color": 90.0, "shape": 70.0},
     }
-    meaning = {"attributes_known": 8, "attributes_recovered": 1, "recovered": ["background_color"]}
-    parts = {"discreteness": {"share_above_0.9": 0.634}, "meaning": meaning}
-    sentences = conclusions(accuracies, {"units": [32] * 32, "parts": parts})
-    assert "80 % of cases (untrained: 30 %, chance: 15 %)" in sentences[0]
-    assert "63 % of these choices" in sentences[1]
-    assert sentences[2].endswith("1 of 8 attributes of the images: background color.")
-    meaning |= {"attributes_recovered": 0, "recovered": []}
-    assert conclusions(accuracies, {"units": [32], "parts": parts})[2].endswith("images.")
+    meaning = {"attributes_known": 8, "recovered": ["stroke_width", "color", "light"]}
+    properties = [{"verdict": "holds"}, {"verdict": "partly"}, {"verdict": "fails"}]
+    parts = {
+        "discreteness": {"share_above_0.9": 0.634},
+        "meaning": meaning,
+        "joint": {"properties": properties},
+    }
+    summary = {"units": [4] * 32, "parts": parts}
+    seen, code, names, theory = conclusions(accuracies, summary)
+    assert "80 % of the time (before training: 30 %, guessing: 15 %)" in seen
+    assert "32 questions with 4 possible answers each, of which it answers 63 % clearly" in code
+    assert names.endswith(
+        "3 of the 8 properties that the images were drawn with: stroke width, color and light."
+    )
+    assert theory.endswith("1 of the 3 hold on new images.")
+    meaning["recovered"] = ["color"]
+    assert conclusions(accuracies, summary)[2].endswith("drawn with: color.")
+    meaning["recovered"] = []
+    assert conclusions(accuracies, summary)[2].endswith(
+        "0 of the 8 properties that the images were drawn with."
+    )

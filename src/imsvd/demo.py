@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from rich.console import Console
@@ -26,8 +26,8 @@ from imsvd.runs import RunFolder
 
 GALLERY_UNITS = 5
 NEIGHBORS = 20
-EXPLAINED = "shapes:512"
-"""The images of the report: few, so that it takes seconds."""
+SPLIT: Literal["test"] = "test"
+"""Everything that the demo says is measured on images that training has not seen."""
 
 
 def run_demo(out: Path, console: Console, settings: list[str]) -> None:
@@ -36,7 +36,10 @@ def run_demo(out: Path, console: Console, settings: list[str]) -> None:
     data, run = config.data.source, RunFolder(out)
     images = len(open_source(data))
     console.print(
-        f"Training IMSVD on {images:,} drawn images, without any labels.", highlight=False
+        f"Training IMSVD on {images:,} drawn images without any labels, which takes a few minutes; "
+        f"then looking at what it learned, on images it has not seen. Results go to {out}.",
+        highlight=False,
+        soft_wrap=True,
     )
     train(config, run, console)
     if rank() != 0:
@@ -52,43 +55,53 @@ def run_demo(out: Path, console: Console, settings: list[str]) -> None:
     console.print(accuracy_table(accuracies))
     metrics = {f"knn_20/{name}": value for name, value in trained.items()}
     append_result(out, "knn", metrics, data=data, details=accuracies)
-    with console.status(f"explaining the encoder on {EXPLAINED}"):
-        summary = explain(out, EXPLAINED)
-    galleries = unit_galleries(out, open_source(EXPLAINED))
+    with console.status("explaining the code on the test images"):
+        summary = explain(out, data, split=SPLIT)
+    galleries = unit_galleries(out, open_source(data, SPLIT))
     picture = draw_demo(run.metrics(), accuracies, galleries, out / "demo.png")
+    console.print()
     for sentence in conclusions(accuracies, summary):
-        console.print(sentence, highlight=False, soft_wrap=True)
+        console.print(sentence, highlight=False)
     console.print(
-        f"Open {report_path(out)} in a browser to see what each variable responds to; "
-        f"{picture} sums up the training.",
+        f"\nTo see it: {picture}, or open {report_path(out)} in a browser.\n"
+        f"To explore it: imsvd explore {out}\n"
+        "On your own images: imsvd discretize timm:tf_efficientnet_lite0 YOUR_FOLDER --out runs/mine",
         highlight=False,
         soft_wrap=True,
     )
-    console.print("Next: imsvd pretrain YOUR_FOLDER --out runs/mine", highlight=False)
 
 
 def conclusions(
     accuracies: Mapping[str, Mapping[str, float]], summary: Mapping[str, Any]
 ) -> list[str]:
-    """Return what the demo has shown, one sentence per finding."""
-    chance_level, untrained, trained = (
+    """Return what the demo has shown, in four sentences for people who have never seen a code."""
+    guessing, untrained, trained = (
         float(np.mean(list(accuracies[series].values())))
         for series in ("chance", "untrained", "trained")
     )
     parts, units = summary["parts"], summary["units"]
     decided, meaning = parts["discreteness"]["share_above_0.9"], parts["meaning"]
-    names = ", ".join(name.replace("_", " ") for name in meaning["recovered"])
+    kept = [row["verdict"] == "holds" for row in parts["joint"]["properties"]]
+    names = _listed([name.replace("_", " ") for name in meaning["recovered"]])
+    known = meaning["attributes_known"]
     return [
-        f"Without labels, the encoder learned features from which the {NEIGHBORS} most similar "
-        f"images predict an attribute correctly in {trained:.0f} % of cases (untrained: "
-        f"{untrained:.0f} %, chance: {chance_level:.0f} %).",
-        f"It describes every image by a code of {len(units)} variables; each takes one of "
-        f"{max(units)} units, and {100 * decided:.0f} % of these choices are decided "
-        "(probability above 0.9).",
-        f"Single variables recover {meaning['attributes_recovered']} of "
-        f"{meaning['attributes_known']} attributes of the images"
-        + (f": {names}." if names else "."),
+        "Nobody told the network what is in the images, yet it learned to see it: asked for the "
+        "shape, color or another property of a new image, the images it finds most similar give the "
+        f"right answer {trained:.0f} % of the time (before training: {untrained:.0f} %, guessing: "
+        f"{guessing:.0f} %).",
+        f"It describes every image by a short code: {len(units)} questions with {max(units)} possible "
+        f"answers each, of which it answers {100 * decided:.0f} % clearly (more than 90 % sure).",
+        f"Nobody chose these questions; single ones largely reveal {len(meaning['recovered'])} of the "
+        f"{known} properties that the images were drawn with" + (f": {names}." if names else "."),
+        "The theory promises five things of such a code (clear answers, the same answers for two "
+        "views of an image, all answers used, all pairs of answers used, no question repeating "
+        f"another), and {sum(kept)} of the {len(kept)} hold on new images.",
     ]
+
+
+def _listed(names: list[str]) -> str:
+    """Return "a, b and c"."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def attribute_accuracies(split: FeatureSplits) -> dict[str, float]:
@@ -108,11 +121,21 @@ def accuracy_table(accuracies: Mapping[str, Mapping[str, float]]) -> Table:
 
 
 def unit_galleries(out: Path, source: ImageSource) -> dict[str, list[np.ndarray]]:
-    """Return the best images of the most confident units that do not repeat each other."""
-    listing = json.loads((report_path(out).parent / "galleries.json").read_text())
+    """Return the best images of units whose variable reveals an attribute, then of confident ones."""
+    folder = report_path(out).parent
+    units = listed_units(json.loads((folder / "galleries.json").read_text()))
+    attributes = json.loads((folder / "meaning.json").read_text())["attributes"]
+    revealed = {
+        row["most_specialized"][0]["variable"]: f"{name.replace('_', ' ')}: "
+        for name, row in attributes.items()
+        if row["recovered"]
+    }
+    telling = {unit.variable: unit for unit in reversed(units) if unit.variable in revealed}
+    others = choose_units([unit for unit in units if unit.variable not in telling], GALLERY_UNITS)
+    chosen = [*(telling[variable] for variable in revealed if variable in telling), *others]
     return {
-        f"variable {unit.variable}, unit {unit.unit}": [
+        f"{revealed.get(unit.variable, '')}variable {unit.variable}, unit {unit.unit}": [
             source.read(item["index"]).permute(1, 2, 0).numpy() for item in unit.top
         ]
-        for unit in choose_units(listed_units(listing), GALLERY_UNITS)
+        for unit in chosen[:GALLERY_UNITS]
     }

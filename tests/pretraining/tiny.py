@@ -14,6 +14,7 @@ SETTINGS = (
     "backbone.options={layers: [1, 1, 1, 1], channels: [8, 8, 8, 8], stem_type: deep, stem_width: 8}",
     "method.projector=[16, 16]",
     "method.units=4",
+    "code=null",
     "optimizer.warmup_epochs=1",
     "training.epochs=2",
     "training.batch_size=32",

@@ -56,7 +56,7 @@ def _apply_row(config: Config, method: str, scale: Scale) -> Config:
     values["optimizer"] |= row.optimizer
     values["training"] |= row.training
     if not settings.code_head.units:  # the method has no variables of its own
-        values["code"] = CodeSettings().model_dump()
+        values["code"] = values["code"] or CodeSettings().model_dump()
     return Config.model_validate(values)
 
 

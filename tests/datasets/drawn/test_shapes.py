@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from imsvd.datasets.drawn.drawing import BACKGROUND_COLORS, COLORS, SHAPES, TEXTURES
-from imsvd.datasets.drawn.shapes import ShapesSource
+from imsvd.datasets.drawn.drawing import BACKGROUND_COLORS, COLORS
+from imsvd.datasets.drawn.shapes import LIGHTS, ShapesSource
 
 MANY = ShapesSource(count=20_000)
 NAMES = tuple(MANY.attributes)
@@ -33,10 +33,11 @@ def chi_square_excess(table: Tensor) -> float:
 
 def test_enough_of_everything() -> None:
     counts = {name: len(values) for name, values in MANY.attribute_values.items()}
-    assert min(counts["shape"], counts["texture"], counts["color"]) >= 6
-    assert {"size", "rotation", "position", "background"} <= set(counts)
+    assert len(counts) == 8
+    assert min(counts.values()) >= 2
+    assert counts["shape"] == counts["position"] == 4
     assert MANY.labels is MANY.attributes["shape"]
-    assert MANY.classes == SHAPES
+    assert MANY.classes == MANY.attribute_values["shape"]
     assert all(values.dtype == torch.int64 for values in MANY.attributes.values())
 
 
@@ -57,7 +58,7 @@ def test_a_picture_depends_on_nothing_but_its_key() -> None:
 def test_pictures_stay_as_they_are_between_versions() -> None:
     """Scores are comparable only while the pictures do not change: mean values of the first ten."""
     means = ShapesSource().render(range(10)).double().mean((1, 2, 3))
-    recorded = [189.6, 199.3, 189.2, 165.3, 183.9, 199.7, 188.8, 179.9, 173.7, 116.4]
+    recorded = [173.8, 78.8, 74.7, 78.5, 183.2, 83.2, 83.5, 77.8, 82.3, 186.7]
     assert means.tolist() == pytest.approx(recorded, abs=0.5)
 
 
@@ -96,33 +97,36 @@ def test_the_independence_test_can_fail() -> None:
     assert chi_square_excess(torch.tensor([[60.0, 40.0], [40.0, 60.0]])) > 4.5
 
 
-@pytest.mark.parametrize("color", COLORS)
-def test_the_center_of_a_solid_shape_has_its_color(color: str) -> None:
+@pytest.mark.parametrize("color", ["red", "blue"])
+def test_the_middle_of_a_solid_shape_has_its_color(color: str) -> None:
+    wanted = {"color": color, "texture": "solid", "size": "large", "position": "top left"}
     chosen = [
-        index
-        for shape in ("circle", "square", "cross")  # filled in the middle
-        for index in where(
-            MANY, color=color, texture="solid", position="middle center", shape=shape
-        )
+        index for shape in ("circle", "cross") for index in where(MANY, shape=shape, **wanted)
     ]
     assert len(chosen) >= 5
     expected = torch.tensor(COLORS[color][0])
     for picture in MANY.render(chosen):
-        pixel = picture[:, 16, 16].double()
+        pixel = picture[:, 13, 13].double()
         # Lighting changes brightness, not hue: compare directions.
         cosine = torch.nn.functional.cosine_similarity(pixel, expected.double(), dim=0)
         assert cosine > 0.995
 
 
-@pytest.mark.parametrize("color", BACKGROUND_COLORS)
-def test_the_corner_has_the_background_color(color: str) -> None:
-    chosen = where(
-        MANY, background_color=color, background="plain", position="bottom right", size="small"
-    )
+def test_gray_hides_the_color() -> None:
+    """Else a view could not spoil it."""
+    weights = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float64)
+    red, blue = (torch.tensor(COLORS[name][0]).double() @ weights for name in ("red", "blue"))
+    assert abs(red - blue) < 5
+
+
+@pytest.mark.parametrize("light", LIGHTS)
+def test_the_corner_has_the_background_color_in_its_light(light: str) -> None:
+    chosen = where(MANY, light=light, background="horizon", position="bottom right", size="small")
     pixels = MANY.render(chosen)[:, :, 0, 0].double()
-    expected = torch.tensor(BACKGROUND_COLORS[color]).double()
+    expected = torch.tensor(BACKGROUND_COLORS["mauve"]).double()
     assert len(chosen) >= 5
     assert (torch.nn.functional.cosine_similarity(pixels, expected[None]) > 0.999).all()
+    assert float(pixels.mean()) == pytest.approx(LIGHTS[light] * float(expected.mean()), rel=0.2)
 
 
 def ink(pictures: Tensor) -> Tensor:
@@ -132,24 +136,26 @@ def ink(pictures: Tensor) -> Tensor:
 
 def test_size_and_position_are_as_drawn() -> None:
     areas = []
-    for size in ("small", "medium", "large"):
-        chosen = where(MANY, size=size, shape="circle", color="red", texture="solid")
+    for size in ("small", "large"):
+        chosen = where(
+            MANY, size=size, shape="circle", color="red", texture="solid", light="bright"
+        )
         masks = ink(MANY.render(chosen))
         areas.append(masks.sum((1, 2)).double().mean())
         centers = [torch.nonzero(mask).double().mean(0) for mask in masks]
         for index, center in zip(chosen, centers, strict=True):
-            row, column = divmod(int(MANY.attributes["position"][index]), 3)
-            expected = torch.tensor([15.5 + 4.48 * (row - 1), 15.5 + 4.48 * (column - 1)])
+            row, column = divmod(int(MANY.attributes["position"][index]), 2)
+            expected = torch.tensor([15.5 + 2.88 * (2 * row - 1), 15.5 + 2.88 * (2 * column - 1)])
             assert (center - expected).abs().max() < 1.8
-    assert areas[0] * 1.3 < areas[1] < areas[2] / 1.3
+    assert areas[0] * 2 < areas[1]
 
 
 def test_rotation_is_as_drawn() -> None:
     """The tip of a triangle leans to the side it is turned to."""
     source = ShapesSource(count=60_000, size=64)
     for rotation, sign in (("left", -1), ("upright", 0), ("right", 1)):
-        wanted = {"shape": "triangle", "color": "red", "texture": "solid", "size": "medium"}
-        chosen = where(source, rotation=rotation, **wanted)
+        wanted = {"shape": "triangle", "color": "red", "texture": "solid", "light": "bright"}
+        chosen = where(source, rotation=rotation, size="small", **wanted)[:200]
         assert len(chosen) >= 10
         for mask in ink(source.render(chosen)):
             points = torch.nonzero(mask).double()
@@ -157,31 +163,6 @@ def test_rotation_is_as_drawn() -> None:
             tip = points[points[:, 0] < points[:, 0].min() + 2].mean(0)
             lean = float((tip[1] - center[1]) / (center[0] - tip[0]))
             assert abs(lean) < 0.2 if sign == 0 else sign * lean > 0.2
-
-
-def test_textures_differ_in_how_much_they_vary() -> None:
-    spread = {}
-    for texture in TEXTURES:
-        chosen = where(MANY, texture=texture, shape="square", position="middle center")
-        patches = MANY.render(chosen)[:, :, 12:20, 12:20].double()
-        spread[texture] = float(patches.std((2, 3)).mean())
-    assert all(spread[name] > 2 * spread["solid"] for name in TEXTURES if name != "solid")
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_every_shape_differs_from_every_other(shape: str) -> None:
-    """Their average outlines, with everything else varying, can be told apart."""
-    wanted = {"size": "large", "position": "middle center", "rotation": "upright"}
-    outlines = {}
-    for name in SHAPES:
-        chosen = where(MANY, shape=name, **wanted)[:20]
-        outlines[name] = MANY.render(chosen).double().mean((0, 1))
-    nearest = min(
-        float((outlines[shape] - other).abs().mean())
-        for name, other in outlines.items()
-        if name != shape
-    )
-    assert nearest > 2
 
 
 @pytest.mark.parametrize("size", [16, 17, 48, 96, 224])

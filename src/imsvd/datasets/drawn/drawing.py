@@ -13,12 +13,6 @@ from numpy.typing import NDArray
 Field = NDArray[np.float32]
 """A value at every pixel of every image, (n, size, size)."""
 
-POSITIONS = tuple(
-    f"{row} {column}"
-    for row in ("top", "middle", "bottom")
-    for column in ("left", "center", "right")
-)
-
 # The main color and the accent color of its textures.
 COLORS: dict[str, tuple[tuple[int, int, int], tuple[int, int, int]]] = {
     "red": ((214, 48, 49), (255, 205, 190)),
@@ -37,19 +31,6 @@ BACKGROUND_COLORS: dict[str, tuple[int, int, int]] = {
     "mauve": (196, 180, 200),
     "slate": (92, 104, 122),
     "charcoal": (56, 54, 60),
-}
-
-# Range of the radius of the circumscribed circle.
-SIZES: dict[str, tuple[float, float]] = {
-    "small": (0.41, 0.46),
-    "medium": (0.52, 0.58),
-    "large": (0.64, 0.70),
-}
-# Range in degrees clockwise; the gaps keep neighboring values apart.
-ROTATIONS: dict[str, tuple[float, float]] = {
-    "left": (-30.0, -16.0),
-    "upright": (-7.0, 7.0),
-    "right": (16.0, 30.0),
 }
 
 # Small enough to keep the working arrays of a group in the cache of one core.
@@ -77,6 +58,12 @@ class Figures:
     tint: NDArray[np.float64]
     slope: NDArray[np.float64]
     spread: NDArray[np.float64]
+    light: NDArray[np.float64]
+    """Brightness of the whole image."""
+    texture_contrast: NDArray[np.float64]
+    """How far a texture's accent goes from the main color, 1 for the whole way."""
+    background_contrast: NDArray[np.float64]
+    """Factor of the background's differences in brightness."""
 
     def __len__(self) -> int:
         return len(self.shape)
@@ -110,6 +97,7 @@ def _draw_group(figures: Figures, size: int) -> NDArray[np.uint8]:
     ink = paint_shape(figures, u, v, distance, softness)
     coverage = ramp(-distance, softness)[:, None]
     image += coverage * (ink - image)
+    image *= per_image(figures.light)[:, None]
     return np.rint(np.clip(image, 0, 1) * 255).astype(np.uint8)
 
 
@@ -163,6 +151,7 @@ def smoothstep(start: float, stop: float, values: Field) -> Field:
 def paint_shape(figures: Figures, u: Field, v: Field, distance: Field, softness: Field) -> Field:
     """Return the color of the shape at every point, (n, 3, size, size), lit from the top left."""
     share = _by_kind(figures.texture, _TEXTURES, u, v, softness, per_image(figures.phase))
+    share *= per_image(figures.texture_contrast)
     main, accent = (_COLOR_TABLE[figures.color, part][..., None, None] for part in (0, 1))
     light = 1 - 0.09 * (u + v) + 0.16 * per_image(figures.tint)
     light *= 1 - 0.28 * smoothstep(-0.16, 0.02, distance)  # a darker rim makes the edge look round
@@ -175,6 +164,8 @@ def paint_background(figures: Figures, x: Field, y: Field) -> Field:
     pixel = np.full((len(figures), 1, 1), x[0, 0, 1] - x[0, 0, 0], np.float32)
     variation = (per_image(values) for values in (figures.phase, figures.slope, figures.spread))
     light = _by_kind(figures.background, _BACKGROUNDS, *points, pixel, *variation)
+    contrast = per_image(figures.background_contrast)
+    light = contrast * light + (1 - contrast)
     color = _BACKGROUND_TABLE[figures.background_color][..., None, None]
     return np.asarray(color * light[:, None], dtype=np.float32)
 

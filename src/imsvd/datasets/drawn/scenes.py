@@ -207,6 +207,9 @@ def _sample_background(random: _Random) -> dict[str, Any]:
         "background_color": random.below(len(BACKGROUND_COLORS)),
         "slope": random.share(),
         "spread": random.share(),
+        "light": 1.0,
+        "texture_contrast": 1.0,
+        "background_contrast": 1.0,
     }
 
 

@@ -1,7 +1,10 @@
 """The built-in dataset `shapes`: one shape per image, with all generating factors known.
 
 An image depends on (seed, split, index) alone. Shape, texture, color, size, position, rotation,
-background and background color are drawn independently, so each can be studied separately.
+background and light are drawn independently, so each can be studied separately. Most have two
+values, which a single variable of a code can be expected to find. Augmentation can spoil each of
+them to a degree: gray makes the colors equal, brightness hides the light, blur the texture, and
+cropping size and position. What nothing spoils would be learned first and mixed into everything.
 Rotation stays within ±30°, less than the symmetry of any shape; a solid circle or ring does not
 show it.
 """
@@ -18,10 +21,7 @@ from imsvd.datasets.drawn.drawing import (
     BACKGROUND_COLORS,
     BACKGROUNDS,
     COLORS,
-    POSITIONS,
-    ROTATIONS,
     SHAPES,
-    SIZES,
     TEXTURES,
     Figures,
     draw,
@@ -30,17 +30,38 @@ from imsvd.datasets.sources import ImageSource, hash_listing
 
 MIN_SIZE = 16
 _COUNTS = {"train": 6000, "test": 2000}
+# Counts how often the images were drawn anew: what was cached of earlier ones is not used.
+_DRAWING = 2
+
+# Range of the radius of the circumscribed circle; the image spans -1 to 1.
+SIZES: dict[str, tuple[float, float]] = {"small": (0.46, 0.52), "large": (0.76, 0.83)}
+# Range in degrees clockwise; the gaps keep neighboring values apart.
+ROTATIONS: dict[str, tuple[float, float]] = {
+    "left": (-30.0, -16.0),
+    "upright": (-7.0, 7.0),
+    "right": (16.0, 30.0),
+}
+# Brightness of the whole image.
+LIGHTS: dict[str, float] = {"dim": 0.45, "bright": 1.1}
+POSITIONS = ("top left", "top right", "bottom left", "bottom right")
+
+# Of the center of a position from the center of the image, and how far around it shapes lie.
+_OFFSET, _WOBBLE = 0.18, 0.05
+_BACKGROUND_COLOR = "mauve"
+# Weaker than the outline, which would otherwise be learned last.
+_TEXTURE_CONTRAST = 0.7
+_BACKGROUND_CONTRAST = 1.6
 
 # The order numbers the random streams: add new factors at the end, or all images change.
 _FACTORS: dict[str, tuple[str, ...]] = {
-    "shape": SHAPES,
-    "texture": TEXTURES,
-    "color": tuple(COLORS),
+    "shape": ("circle", "ring", "cross", "triangle"),
+    "texture": ("solid", "stripes"),
+    "color": ("red", "blue"),
     "size": tuple(SIZES),
     "position": POSITIONS,
     "rotation": tuple(ROTATIONS),
-    "background": BACKGROUNDS,
-    "background_color": tuple(BACKGROUND_COLORS),
+    "background": ("horizon", "grid"),
+    "light": tuple(LIGHTS),
 }
 # Random streams for the variation within a value of a factor.
 _VARIATIONS = ("radius", "x", "y", "angle", "phase", "tint", "slope", "spread")
@@ -68,7 +89,7 @@ class ShapesSource(ImageSource):
             name: torch.from_numpy(values) for name, values in _sample_factors(keys).items()
         }
         self.labels = self.attributes["shape"]
-        self.classes = SHAPES
+        self.classes = _FACTORS["shape"]
 
     def __len__(self) -> int:
         return self.count
@@ -99,10 +120,9 @@ class ShapesSource(ImageSource):
         return f"shapes/{self.split}/{index}"
 
     def fingerprint(self) -> str:
-        """Return a hash of the arguments, which determine everything else."""
-        return hash_listing(
-            [f"shapes {self.split} {self.count} {self.pixels} {self.seed}".encode()]
-        )
+        """Return a hash of the arguments and the drawing, which determine everything else."""
+        facts = f"shapes {_DRAWING} {self.split} {self.count} {self.pixels} {self.seed}"
+        return hash_listing([facts.encode()])
 
     def _keys(self, indices: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return one 64-bit key per image, (n,).
@@ -140,7 +160,7 @@ def _sample_factors(keys: NDArray[np.uint64]) -> dict[str, NDArray[np.int64]]:
 def _sample_figures(keys: NDArray[np.uint64]) -> Figures:
     """Draw everything that determines the images."""
     factors = _sample_factors(keys)
-    row, column = np.divmod(factors["position"], 3)
+    row, column = np.divmod(factors["position"], 2)
 
     def within(
         bounds: Sequence[tuple[float, float]], name: str, stream: str
@@ -148,18 +168,32 @@ def _sample_figures(keys: NDArray[np.uint64]) -> Figures:
         low, high = np.asarray(bounds)[factors[name]].T
         return np.asarray(low + (high - low) * _uniform(keys, stream))
 
+    def kind(name: str, all_kinds: Sequence[str]) -> NDArray[np.int64]:
+        """Return the number of each image's value among all that can be drawn."""
+        return np.array([all_kinds.index(value) for value in _FACTORS[name]])[factors[name]]
+
+    def everywhere(value: float) -> NDArray[np.float64]:
+        return np.full(len(keys), value)
+
+    def place(side: NDArray[np.int64], stream: str) -> NDArray[np.float64]:
+        return _OFFSET * (2 * side - 1) + _WOBBLE * (2 * _uniform(keys, stream) - 1)
+
+    background_color = list(BACKGROUND_COLORS).index(_BACKGROUND_COLOR)
     return Figures(
-        shape=factors["shape"],
-        texture=factors["texture"],
-        color=factors["color"],
-        background=factors["background"],
-        background_color=factors["background_color"],
+        shape=kind("shape", SHAPES),
+        texture=kind("texture", TEXTURES),
+        color=kind("color", list(COLORS)),
+        background=kind("background", BACKGROUNDS),
+        background_color=np.full(len(keys), background_color),
         radius=within(list(SIZES.values()), "size", "radius"),
-        x=0.28 * (column - 1) + 0.1 * (_uniform(keys, "x") - 0.5),
-        y=0.28 * (row - 1) + 0.1 * (_uniform(keys, "y") - 0.5),
+        x=place(column, "x"),
+        y=place(row, "y"),
         angle=np.deg2rad(within(list(ROTATIONS.values()), "rotation", "angle")),
         phase=_uniform(keys, "phase"),
         tint=_uniform(keys, "tint") - 0.5,
         slope=_uniform(keys, "slope"),
         spread=_uniform(keys, "spread"),
+        light=np.array(list(LIGHTS.values()))[factors["light"]],
+        texture_contrast=everywhere(_TEXTURE_CONTRAST),
+        background_contrast=everywhere(_BACKGROUND_CONTRAST),
     )
