@@ -45,23 +45,45 @@ def test_the_size_with_most_that_lasts_is_chosen(tmp_path: Path) -> None:
     assert read_trials(path) == list(trials.values())
 
 
+def test_small_codes_are_not_tried_once_they_say_less(tmp_path: Path) -> None:
+    """All sizes of one number of bits are tried; the first number that says less is the last."""
+    lasting = {
+        CodeSize(16, 2): 9.0,
+        CodeSize(32, 2): 3.0,
+        CodeSize(21, 8): 4.0,
+        CodeSize(32, 4): 5.0,
+        CodeSize(43, 8): 4.5,
+        CodeSize(64, 4): 2.0,
+    }
+    made: list[CodeSize] = []
+
+    def attempt(size: CodeSize) -> Trial:
+        made.append(size)
+        return Trial(size, lasting[size], 1.0)
+
+    path = tmp_path / "capacity.json"
+    assert choose_size(list(lasting), attempt, path, "a") == CodeSize(32, 4)
+    assert set(made) == set(lasting) - {CodeSize(16, 2)}
+    assert {trial.size for trial in read_trials(path)} == set(made)
+
+
 def test_an_interrupted_choice_does_not_repeat_its_trials(tmp_path: Path) -> None:
     sizes, path = [CodeSize(8, 2), CodeSize(16, 2)], tmp_path / "capacity.json"
     made: list[CodeSize] = []
 
     def attempt(size: CodeSize) -> Trial:
-        if size.variables == 16 and not made.count(size):
+        if size.variables == 8 and not made.count(size):
             made.append(size)
             raise KeyboardInterrupt
         made.append(size)
-        return Trial(size, float(size.variables), 1.0)
+        return Trial(size, 1.0 / size.variables, 1.0)
 
     with pytest.raises(KeyboardInterrupt):
         choose_size(sizes, attempt, path, "a")
-    assert choose_size(sizes, attempt, path, "a") == CodeSize(16, 2)
-    assert made.count(CodeSize(8, 2)) == 1
+    assert choose_size(sizes, attempt, path, "a") == CodeSize(8, 2)
+    assert made.count(CodeSize(16, 2)) == 1
     choose_size(sizes, attempt, path, "other settings")
-    assert made.count(CodeSize(8, 2)) == 2
+    assert made.count(CodeSize(16, 2)) == 2
 
 
 def test_sizes_that_too_few_images_can_measure_are_left_out() -> None:

@@ -15,6 +15,7 @@ enough to compare sizes.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -120,15 +121,31 @@ def choose_size(
 ) -> CodeSize:
     """Return the size whose code says most that lasts, and write all trials to `path`.
 
-    Trials that `path` already holds under the same `key` are not repeated.
+    The largest codes are tried first. With fewer bits, the criterion rises as long as images are too few
+    for the code, and then falls: sizes are tried down to the first number of bits that says less than
+    the one before. Trials that `path` already holds under the same `key` are not repeated.
     """
     done = {trial.size: trial for trial in read_trials(path, key)}
+    most = -math.inf
+    for equal_bits in by_bits(sizes):
+        for size in equal_bits:
+            if size not in done:
+                done[size] = attempt(size)
+                trials = [done[each] for each in sizes if each in done]
+                on_first_rank(partial(_write, path, key, trials))
+        lasting = max(done[size].lasting for size in equal_bits)
+        if lasting < most:
+            break
+        most = lasting
+    return max((done[size] for size in sizes if size in done), key=lambda trial: trial.lasting).size
+
+
+def by_bits(sizes: Sequence[CodeSize]) -> list[list[CodeSize]]:
+    """Return the sizes grouped by about equal bits (63, 64), largest first."""
+    groups: dict[int, list[CodeSize]] = {}
     for size in sizes:
-        if size not in done:
-            done[size] = attempt(size)
-            trials = [done[each] for each in sizes if each in done]
-            on_first_rank(partial(_write, path, key, trials))
-    return max((done[size] for size in sizes), key=lambda trial: trial.lasting).size
+        groups.setdefault(round(math.log2(size.bits)), []).append(size)
+    return [groups[power] for power in sorted(groups, reverse=True)]
 
 
 def read_trials(path: Path, key: str | None = None) -> list[Trial]:

@@ -250,12 +250,13 @@ def choose_by_trials(
 
     folder = run.path / "capacity"
     key = trials_key(shortened(sizes[0]), image_key(shared.source))
-    shared.console.print(f"Size of the code: {len(sizes)} short trials", highlight=False)
+    shared.console.print(f"Size of the code: up to {len(sizes)} short trials", highlight=False)
     shared.neighbors(shortened(sizes[0]))
     with bar:
         done = len(read_trials(run.capacity, key))
         task = bar.add_task("trials", total=len(sizes), completed=done)
         chosen = choose_size(sizes, attempt, run.capacity, key)
+        bar.update(task, total=len(read_trials(run.capacity, key)))  # small sizes may be left out
     on_first_rank(partial(shutil.rmtree, folder, ignore_errors=True))
     return chosen
 
