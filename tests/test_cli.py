@@ -97,7 +97,7 @@ OPTIONS = {
     "index": ["run", "data", "--out", "--split", "--features"],
     "add": ["index", "data", "--run"],
     "remove": ["index", "paths", "--missing"],
-    "name": ["place", "unit", "text"],
+    "name": ["place", "unit", "text", "--star"],
     "outliers": ["index", "--count", "--json", "--paths"],
     "coverage": ["index", "--level", "--count", "--json", "--picture"],
     "select": ["index", "--count", "--labeled", "--seed", "--json", "--paths"],

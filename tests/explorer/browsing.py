@@ -20,9 +20,13 @@ needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromiu
 
 
 @contextmanager
-def opened_page(browser: Browser, **settings: Any) -> Iterator[tuple[Page, list[str]]]:
-    """Yield a page and the list of its errors."""
+def opened_page(
+    browser: Browser, *, first_visit: bool = False, **settings: Any
+) -> Iterator[tuple[Page, list[str]]]:
+    """Yield a page and the list of its errors; only on a first visit does the tour come up by itself."""
     context = browser.new_context(**settings)
+    if not first_visit:
+        context.add_init_script("localStorage.setItem('imsvd tour', 'seen')")
     page = context.new_page()
     problems: list[str] = []
     page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)

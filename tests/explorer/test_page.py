@@ -160,7 +160,7 @@ def test_pointing_at_an_image_shows_the_evidence(page: Page, address: str) -> No
 def test_the_first_tap_shows_the_evidence_and_the_second_opens(
     browser: Browser, address: str
 ) -> None:
-    settings = {"has_touch": True, "viewport": {"width": 360, "height": 640}}
+    settings: dict[str, Any] = {"has_touch": True, "viewport": {"width": 360, "height": 640}}
     with opened_page(browser, **settings) as (page, problems):
         open_view(page, address, "#/runs/0/units/3/1")
         first = page.locator(".gallery a").first
@@ -207,7 +207,7 @@ def test_neighbors_show_the_units_they_share(page: Page, address: str) -> None:
     page.get_by_role("link", name="By features").click()
     page.locator("#by-features[aria-current]").wait_for()
     assert "by=features" in page.url
-    assert "cosine" in page.locator(".neighbor").first.inner_text()
+    assert "similarity" in page.locator(".neighbor").first.inner_text()
 
 
 def an_image() -> bytes:

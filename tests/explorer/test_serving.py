@@ -7,11 +7,13 @@ import sys
 import threading
 import time
 import urllib.request
+import webbrowser
 from pathlib import Path
 
 import pytest
 
 from imsvd.errors import InputError
+from imsvd.explorer import browser
 from imsvd.explorer.serving import address, checked_token, is_loopback, listen
 from tests.pretraining.tiny import CommandLine
 
@@ -94,6 +96,63 @@ def test_the_command_serves_until_it_is_interrupted(command: CommandLine, explai
     assert command.out.splitlines()[0].startswith(f"Explorer: http://127.0.0.1:{port}/ ")
     assert command.out.splitlines()[-1] == "Stopped."
     assert "Traceback" not in command.err
+
+
+DESKTOP = {"DISPLAY": ":0"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "on_terminal", "remote", "wanted"),
+    [
+        (DESKTOP, True, False, True),
+        ({"WAYLAND_DISPLAY": "wayland-0"}, True, False, True),
+        (DESKTOP, False, False, False),
+        (DESKTOP, True, True, False),
+        ({}, True, False, False),
+        ({**DESKTOP, "SSH_CONNECTION": "a 1 b 2"}, True, False, False),
+    ],
+)
+def test_a_browser_is_opened_only_where_somebody_sees_it(
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    on_terminal: bool,
+    remote: bool,
+    wanted: bool,
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SSH_CONNECTION", "SSH_TTY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert browser.is_wanted(on_terminal=on_terminal, remote=remote) is wanted
+
+
+def test_the_browser_opens_once_the_server_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    answers = iter([False, False, True])
+
+    class Graphical(webbrowser.BackgroundBrowser):
+        def open(self, url: str, new: int = 0, autoraise: bool = True) -> bool:
+            opened.append(url)
+            return True
+
+    monkeypatch.setattr(webbrowser, "get", lambda: Graphical("none"))
+    browser.open_when_ready("http://127.0.0.1:1/", lambda: next(answers)).join(5)
+    assert opened == ["http://127.0.0.1:1/"]
+    assert next(answers, None) is None
+
+
+def test_without_a_graphical_browser_nothing_happens(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def none() -> webbrowser.BaseBrowser:
+        raise webbrowser.Error("could not locate runnable browser")
+
+    monkeypatch.delenv("BROWSER", raising=False)
+    for get in (none, lambda: webbrowser.GenericBrowser(["echo", "%s"])):
+        monkeypatch.setattr(webbrowser, "get", get)
+        browser.open_when_ready("http://127.0.0.1:1/", lambda: True).join(5)
+    assert capfd.readouterr() == ("", "")
 
 
 def visit_and_interrupt(port: int, answers: list[bytes]) -> None:

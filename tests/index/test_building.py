@@ -270,10 +270,24 @@ def test_names_of_a_run_reach_its_indexes(
     assert command(["name", str(index.path), "3.2", "dots"]) == 0
     assert Index(index.path).names == {"3.1": "stripes", "3.2": "dots"}
     command.refuses(["name", str(trained), "4.0", "x"], "no variable 4")
+    command.refuses(["name", str(index.path), "3.2", "--star"], "stars are kept in run folders")
+    command.refuses(["name", str(trained), "3.2"], "give a NAME", "--star")
     command.refuses(["name", str(tmp_path), "0.0", "x"], "is not a run folder")
     (tmp_path / "names.json").write_text(json.dumps({"a": 1}))
-    with pytest.raises(InputError, match="must map units to names"):
+    with pytest.raises(InputError, match="must map variables and units to names"):
         imsvd.index.names.read_names(tmp_path)
+
+
+def test_variables_and_units_are_starred_and_named_by_one_command(
+    command: CommandLine, trained: Path, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    assert command(["name", str(run), "3.1", "stripes", "--star"]) == 0
+    assert "3.1 is now 'stripes' and is starred" in command.out
+    assert command(["name", str(run), "3", "--star"]) == 0
+    assert imsvd.index.names.read_notes(run) == ({"3.1": "stripes"}, ("3", "3.1"))
+    assert command(["name", str(run), "3.1", "", "--no-star"]) == 0
+    assert imsvd.index.names.read_notes(run) == ({}, ("3",))
 
 
 def test_a_list_may_name_files_of_several_folders(trained: Path, tmp_path: Path) -> None:

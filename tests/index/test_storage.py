@@ -251,10 +251,13 @@ def test_names_are_kept(tmp_path: Path) -> None:
     assert Index(index.path).names == {"0.1": "red dots", "2.31": "stripes"}
     index.name("0.1", "")
     assert read_manifest(index.path).names == {"2.31": "stripes"}
+    index.name("2", "texture")
+    assert Index(index.path).variable_names == {"2": "texture"}
+    assert Index(index.path).names == {"2.31": "stripes"}  # queries know no variables
     for unit, name, message in (
         ("9.1", "x", "no variable 9"),
         ("0.4", "x", "no unit 4; it has 0 to 3"),
-        ("0", "x", "write the variable and the unit"),
+        ("zero", "x", "write a variable as 12, and its unit 3 as 12.3"),
         ("0.1", 'a"b', "must not contain quotes"),
         ("0.1", "1.1", "looks like a unit"),
         ("0.1", "x" * 81, "at most 80 characters"),

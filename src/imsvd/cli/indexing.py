@@ -100,21 +100,36 @@ def remove(
 @app.command()
 def name(
     place: Annotated[Path, argument("RUN", "Run folder, or an index.")],
-    unit: Annotated[str, argument("UNIT", "Variable and unit, such as 12.3.")],
-    text: Annotated[str, argument("NAME", 'Name for searches; "" removes it.')],
+    unit: Annotated[
+        str, argument("UNIT", "Unit such as 12.3 (variable 12, unit 3), or variable such as 12.")
+    ],
+    text: Annotated[
+        str | None, argument("NAME", 'Name for searches and the explorer; "" removes it.')
+    ] = None,
+    star: Annotated[
+        bool | None, typer.Option("--star/--no-star", help="Mark it as a favorite, or not.")
+    ] = None,
 ) -> None:
-    """Name a unit, so that searches can use the name: `imsvd name runs/a 12.3 "stripes"`."""
+    """Name or star a unit or a variable: `imsvd name runs/a 12.3 "stripes" --star`."""
     from imsvd.encoder import read_description  # noqa: PLC0415
     from imsvd.index import Index  # noqa: PLC0415
-    from imsvd.index.names import named, parse_unit, read_names, write_names  # noqa: PLC0415
+    from imsvd.index.names import note  # noqa: PLC0415
     from imsvd.runs import RunFolder  # noqa: PLC0415
 
-    if is_index(place):
-        Index(place).name(unit, text)
+    if text is None and star is None:
+        raise InputError(f'give a NAME, as in `imsvd name {place} {unit} "stripes"`, or --star.')
+    if not is_index(place):
+        note(place, unit, read_description(RunFolder(place)).units, name=text, starred=star)
+    elif star is not None:
+        raise InputError(f"{place} is an index; stars are kept in run folders.")
     else:
-        parse_unit(unit, read_description(RunFolder(place)).units)
-        write_names(place, named(read_names(place), unit, text))
-    print_path(f"{unit} is now {text!r}" if text else f"{unit} has no name now", place)
+        Index(place).name(unit, text or "")
+    said = []
+    if text is not None:
+        said.append(f"is now {text!r}" if text else "has no name now")
+    if star is not None:
+        said.append("is starred" if star else "is not starred")
+    print_path(f"{unit} {' and '.join(said)}", place)
 
 
 @app.command()

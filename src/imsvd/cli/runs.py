@@ -111,7 +111,10 @@ def explain(
 def explore(
     places: Annotated[
         list[Path],
-        argument("RUN|INDEX", "Run folders that `imsvd explain` has explained, and indexes."),
+        argument(
+            "RUN|INDEX|FOLDER",
+            "Run folders that `imsvd explain` has explained, indexes, and folders that hold some.",
+        ),
     ],
     host: Annotated[str, option("ADDRESS", "Address to listen on.")] = "127.0.0.1",
     port: Annotated[
@@ -126,7 +129,12 @@ def explore(
         str | None, option("TOKEN", "Access token; generated automatically with --allow-network.")
     ] = None,
     no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Print the address without opening a browser.")
+        bool,
+        typer.Option(
+            "--no-browser",
+            help="Print the address without opening a browser. None is opened without a display, over SSH, with "
+            "--allow-network or from a script.",
+        ),
     ] = False,
 ) -> None:
     """Explore explained runs and indexes in a browser.

@@ -30,12 +30,14 @@ from imsvd.explorer.answers import (
 from imsvd.explorer.background import Background
 from imsvd.explorer.drift_routes import drift_routes
 from imsvd.explorer.duplicate_routes import duplicate_routes
-from imsvd.explorer.explained_run import ExplainedRun, NotFoundError, open_run
+from imsvd.explorer.explained_run import ExplainedRun, NotFoundError
 from imsvd.explorer.explorer import BusyError, Explorer
 from imsvd.explorer.guard import Guard
 from imsvd.explorer.index_routes import search_routes
-from imsvd.explorer.opened_index import OpenedIndex, is_index
+from imsvd.explorer.note_routes import note_routes
+from imsvd.explorer.opened_index import OpenedIndex
 from imsvd.explorer.pictures import MAX_FILE_BYTES, THUMBNAIL_SIZES, UploadError, as_jpeg
+from imsvd.explorer.places import Places, open_places
 from imsvd.index import QueryError
 
 STATIC = pathlib.Path(__file__).parent / "static"
@@ -58,7 +60,7 @@ _CONTENT_TYPES = {
 
 
 def create_app(
-    places: Sequence[ExplainedRun | OpenedIndex | str | pathlib.Path],
+    places: Sequence[ExplainedRun | OpenedIndex | str | pathlib.Path] | Places,
     *,
     host: str = "127.0.0.1",
     port: int | None = None,
@@ -67,17 +69,15 @@ def create_app(
     """Return the application for explained runs and indexes, to be served by uvicorn.
 
     Args:
-        places: run folders and indexes, or what `open_place` returns for them.
+        places: run folders, indexes and folders that hold some, or what `open_places` returns for them.
         host: address at which the application is served.
         port: port that requests must name; None accepts any.
         token: access token that requests must present; None requires none.
     """
-    opened = [
-        open_place(place) if isinstance(place, str | pathlib.Path) else place for place in places
-    ]
+    found = places if isinstance(places, Places) else open_places(places)
     explorer = Explorer(
-        [place for place in opened if isinstance(place, ExplainedRun)],
-        [place for place in opened if isinstance(place, OpenedIndex)],
+        [place for place in found.opened if isinstance(place, ExplainedRun)],
+        [place for place in found.opened if isinstance(place, OpenedIndex)],
     )
 
     background = Background()
@@ -100,7 +100,8 @@ def create_app(
         responses=PROBLEMS,
     )
     app.include_router(_page_routes(), include_in_schema=False)
-    for routes in (_run_routes, _image_routes, _upload_routes, search_routes):
+    app.include_router(_place_routes(found))
+    for routes in (_run_routes, _image_routes, _upload_routes, note_routes, search_routes):
         app.include_router(routes(explorer))
     for long_routes in (duplicate_routes, drift_routes):
         app.include_router(long_routes(explorer, background))
@@ -111,11 +112,6 @@ def create_app(
     app.add_exception_handler(QueryError, _mistake)
     app.add_middleware(Guard, host=host, port=port, token=token)
     return app
-
-
-def open_place(path: str | pathlib.Path) -> ExplainedRun | OpenedIndex:
-    """Open a run folder or an index."""
-    return OpenedIndex(path) if is_index(path) else open_run(path)
 
 
 def _page_routes() -> APIRouter:
@@ -137,6 +133,16 @@ def _page_routes() -> APIRouter:
             return Response(status_code=304, headers={"ETag": etag})
         headers = {"Content-Type": _CONTENT_TYPES[files[name].suffix], "ETag": etag}
         return Response(content, headers=headers)
+
+    return router
+
+
+def _place_routes(found: Places) -> APIRouter:
+    router = APIRouter(prefix="/api")
+
+    @router.get("/places")
+    def places() -> Response:
+        return answer(found.record())
 
     return router
 

@@ -103,12 +103,17 @@ def search_routes(explorer: Explorer) -> APIRouter:
     return router
 
 
-async def posted(explorer: Explorer, request: Request, kind: type[Model]) -> Model:
-    """Read a small JSON object."""
+async def posted(
+    explorer: Explorer,
+    request: Request,
+    kind: type[Model],
+    most: int = MOST_LIST_BYTES,
+    too_large: str = "The request is too large; select fewer images.",
+) -> Model:
+    """Read a JSON object of up to `most` bytes."""
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise HTTPException(415, "Send JSON, as application/json.")
-    too_large = "The request is too large; select fewer images."
-    async with explorer.bodies.read(request, MOST_LIST_BYTES, too_large) as received:
+    async with explorer.bodies.read(request, most, too_large) as received:
         content = received
     try:
         return kind.model_validate_json(content)

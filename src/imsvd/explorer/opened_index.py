@@ -77,11 +77,16 @@ class OpenedIndex:
             "encoder": index.manifest.encoder,
             "images": len(index),
             "units": list(index.units),
-            "names": index.names,
+            "names": {**index.variable_names, **index.names},
             "facets": {name: len(values) for name, values in index.facets.items()},
             "splits": list(index.facets.get("split", ())),
             "features": index.manifest.features is not None,
         }
+
+    def reread_names(self) -> None:
+        """Search by the names that the run folder has now."""
+        self.index.reread_names()
+        self._rankings.clear()  # queries in it may mean other units now
 
     def require(self, images: Sequence[int]) -> None:
         """Raise `NotFoundError` unless all images exist."""

@@ -30,3 +30,8 @@ class Recent(Generic[Result]):
             while len(self._results) > self._most:
                 self._results.popitem(last=False)
         return made
+
+    def clear(self) -> None:
+        """Forget all results."""
+        with self._lock:
+            self._results.clear()

@@ -79,6 +79,7 @@ def unit(run: ExplainedRun, variable: int, number: int, offset: int, count: int)
     images = [
         {
             "image": (image := int(run.encodings.images[row])),
+            "name": run.source.identity(image),
             "score": round(float(confidence[row]), 4),
             "label": run.label(image),
         }
@@ -134,7 +135,10 @@ def image_list(run: ExplainedRun, offset: int, count: int, label: str | None) ->
     shown = [int(image) for image in images[offset : offset + count]]
     return {
         "total": len(images),
-        "images": [{"image": image, "label": run.label(image)} for image in shown],
+        "images": [
+            {"image": image, "name": run.source.identity(image), "label": run.label(image)}
+            for image in shown
+        ],
     }
 
 

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import re
 import secrets
 import socket
-import sys
-import threading
-import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,9 +15,11 @@ from fastapi import FastAPI
 from rich.console import Console
 
 from imsvd.errors import InputError
-from imsvd.explorer.app import create_app, open_place
+from imsvd.explorer import browser as browsing
+from imsvd.explorer.app import create_app
 from imsvd.explorer.connections import Server
 from imsvd.explorer.guard import EVERYWHERE, ip_address
+from imsvd.explorer.places import open_places
 
 
 def serve(
@@ -37,12 +35,13 @@ def serve(
     """Serve explained runs and indexes until Ctrl-C.
 
     Args:
-        places: run folders and indexes.
+        places: run folders, indexes, and folders that hold some.
         host: address to listen on.
         port: port to listen on; 0 picks a free one.
         token: access token; generated if the network is allowed and none is given.
         allow_network: whether `host` may be reachable from other machines.
-        browser: whether to open a browser.
+        browser: whether to open a browser, if `console` is a terminal on a machine with a display, not over SSH,
+            and the address is for this machine only.
         console: where to print the address.
     """
     console = console or Console(quiet=True)
@@ -50,15 +49,21 @@ def serve(
     with listen(host, port) as opened:
         found = int(opened.getsockname()[1])
         with console.status("Opening…"):
-            opened_places = [open_place(place) for place in places]
-        app = create_app(opened_places, host=host, port=found, token=token)
+            found_places = open_places(places)
+        for path, reason in found_places.skipped:
+            console.print(
+                f"Skipped {path}: {reason}", markup=False, highlight=False, soft_wrap=True
+            )
+        app = create_app(found_places, host=host, port=found, token=token)
         url = address(host, found, token)
         console.print(f"Explorer: {url}   (Ctrl-C to stop)", highlight=False, soft_wrap=True)
-        if browser and _has_display():
-            threading.Timer(0.5, webbrowser.open, [url]).start()
+        made = server(app)
+        remote = allow_network or not is_loopback(host)
+        if browser and browsing.is_wanted(on_terminal=console.is_terminal, remote=remote):
+            browsing.open_when_ready(url, lambda: made.started)
         # Whether uvicorn raises Ctrl-C again depends on the signal handler installed before it.
         with contextlib.suppress(KeyboardInterrupt):
-            server(app).run(sockets=[opened])
+            made.run(sockets=[opened])
         console.print("Stopped.")
 
 
@@ -133,10 +138,3 @@ def address(host: str, port: int, token: str | None) -> str:
     name = socket.gethostname() if host in EVERYWHERE else host
     shown = f"[{name}]" if ":" in name else name
     return f"http://{shown}:{port}/" + (f"?token={token}" if token is not None else "")
-
-
-def _has_display() -> bool:
-    """Return whether a browser would open a window rather than take over the terminal."""
-    if sys.platform in ("darwin", "win32"):
-        return True
-    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

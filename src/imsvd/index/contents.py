@@ -19,7 +19,7 @@ from imsvd.index import storage
 from imsvd.index.columns import Numbers
 from imsvd.index.encoding import Coder, modified_at, place_of
 from imsvd.index.known import KnownCodes
-from imsvd.index.names import read_names
+from imsvd.index.names import with_names_of
 from imsvd.index.segments import Facts, Segment, full_name, path_key
 from imsvd.index.storage import Manifest, Root, Snapshot
 
@@ -99,7 +99,7 @@ class Contents:
         self.segments: tuple[Segment, ...] = snapshot.segments
         self.starts = np.cumsum([0, *map(len, self.segments)])
         self._codes: Numbers | None = None
-        self._names: dict[str, str] | None = None
+        self._names: tuple[dict[str, str], dict[str, str]] | None = None
         self._sources: dict[Root, tuple[ImageSource, dict[bytes, int]]] = {}
 
     def __len__(self) -> int:
@@ -121,9 +121,25 @@ class Contents:
     @property
     def names(self) -> dict[str, str]:
         """Names of units such as "12.3", from the index and, if it is still there, from its run folder."""
+        return self._all_names()[0]
+
+    @property
+    def variable_names(self) -> dict[str, str]:
+        """Names of variables such as "12", from the same places."""
+        return self._all_names()[1]
+
+    def _all_names(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Return the names of units, which searches understand, and those of variables."""
         if self._names is None:
-            self._names = {**self.manifest.names, **read_names(self.manifest.run)}
+            every = with_names_of(self.manifest.run, self.manifest.names)
+            variables = {place: name for place, name in every.items() if "." not in place}
+            units = {place: name for place, name in every.items() if "." in place}
+            self._names = units, variables
         return self._names
+
+    def reread_names(self) -> None:
+        """See names given in the run folder since this index was opened."""
+        self._names = None
 
     @property
     def paths(self) -> Paths:

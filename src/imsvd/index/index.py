@@ -18,7 +18,7 @@ from imsvd.index.contents import Contents
 from imsvd.index.duplicates import Duplicates, duplicates
 from imsvd.index.encoding import Request, open_parts, read_rows
 from imsvd.index.known import read_known
-from imsvd.index.names import named, parse_unit
+from imsvd.index.names import checked_place, named
 from imsvd.index.searching import Matches, search
 from imsvd.index.segments import Rows, join
 from imsvd.index.storage import Change, Root
@@ -193,8 +193,8 @@ class Index(Contents):
         return [number for number, path in enumerate(self.paths) if path.startswith(start)]
 
     def name(self, unit: str, name: str) -> None:
-        """Name a unit such as "12.3" in this index; an empty name removes it."""
-        parse_unit(unit, self.units)
+        """Name a unit such as "12.3", or a variable such as "12", in this index; an empty name removes it."""
+        unit = checked_place(unit, self.units)
         self._change(lambda before: before.changing(names=named(before.manifest.names, unit, name)))
 
     def search(

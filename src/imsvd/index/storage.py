@@ -94,7 +94,7 @@ class Manifest(Settings):
     facets: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Names of the values of every facet, from value 1 on."""
     names: dict[str, str] = Field(default_factory=dict)
-    """Names that the user gave to units, such as "12.3"."""
+    """Names that the user gave to units such as "12.3" and variables such as "12"."""
     near: dict[str, Any] = Field(default_factory=dict)
     """What distinguishes near-duplicates, see `calibration`."""
     segments: tuple[SegmentEntry, ...] = ()

@@ -1,6 +1,7 @@
 /** Requests to the server, and the addresses of pictures and pages. */
 
 const KEPT = 300;
+const LONGEST = 200;
 const answers = new Map();
 
 /** An error whose message is a sentence for the user. */
@@ -36,6 +37,30 @@ export async function get(path, signal) {
   return answer;
 }
 
+/** All items of a list that the server gives in pages of up to `size`; they are not cached. */
+export async function allOf(address, key, size = LONGEST) {
+  const items = [];
+  for (;;) {
+    const answer = await request(`${address}${address.includes("?") ? "&" : "?"}offset=${items.length}&count=${size}`);
+    items.push(...answer[key]);
+    if (!answer[key].length || items.length >= (answer.shown ?? answer.total)) return items;
+  }
+}
+
+/** Names and stars of a run; not cached, because `imsvd name` may change them too. */
+export const notesOf = (run, signal) => request(`/api/runs/${run}/notes`, { signal });
+
+/** Names or stars a variable or unit; the response has all names and stars. */
+export async function changeNotes(run, change) {
+  const answer = await request(`/api/runs/${run}/notes`, {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(change),
+  });
+  answers.clear(); // searches and indexes know the new name
+  return answer;
+}
+
 /** Uploads an image; the response has its name, code and neighbors. */
 export function uploadImage(run, file) {
   const type = file.type.startsWith("image/") ? file.type : "application/octet-stream";
@@ -55,7 +80,12 @@ export async function download(path, wanted, name) {
   }).catch(() => null);
   if (!response) throw new Refusal("The server is not responding. Is `imsvd explore` still running?");
   if (!response.ok) await readAnswer(response);
-  const address = URL.createObjectURL(await response.blob());
+  saveAs(await response.blob(), name);
+}
+
+/** Has the browser save a file. */
+export function saveAs(content, name) {
+  const address = URL.createObjectURL(content);
   const anchor = document.createElement("a");
   anchor.href = address;
   anchor.download = name;

@@ -1,6 +1,6 @@
 /** The frame around the views: routing, loading, errors, focus, history and uploads. */
 
-import { get, link, uploadImage } from "./api.js";
+import { get, link, notesOf, uploadImage } from "./api.js";
 import { compareView } from "./compare.js";
 import { dependenceView } from "./dependence.js";
 import { announce, choice, element } from "./dom.js";
@@ -8,7 +8,10 @@ import { driftView } from "./drift.js";
 import { duplicatesView } from "./duplicates.js";
 import { imageView, uploadView } from "./image.js";
 import { imagesView } from "./images.js";
+import { saveMenu } from "./saving.js";
 import { searchView } from "./search.js";
+import { startView } from "./start.js";
+import { offerTour, tourButton } from "./tour.js";
 import { trainingView } from "./training.js";
 import { unitView } from "./unit.js";
 import { variableView } from "./variable.js";
@@ -34,7 +37,8 @@ const INDEX_PLACES = ["search", "duplicates", "drift"];
 const SLOW = 200;
 
 const main = document.getElementById("main");
-let current = { controller: new AbortController(), run: 0, index: 0 };
+let current = { controller: new AbortController(), run: 0, index: 0, page: null };
+const menu = saveMenu(() => current.page);
 
 function matching(path) {
   for (const [pattern, view, place] of ROUTES) {
@@ -70,6 +74,12 @@ async function show({ scroll = 0, first = false } = {}) {
     const [{ runs }, { indexes }] = await Promise.all(
       ["/api/runs", "/api/indexes"].map((address) => get(address, controller.signal)),
     );
+    if (!runs.length && !indexes.length) {
+      drawMasthead({ runs, indexes });
+      const page = await startView({ signal: controller.signal });
+      if (!controller.signal.aborted) put(page, null, { scroll, first });
+      return;
+    }
     if (!path || path === "/")
       return enter(runs.length ? link.variables(runs[0].id) : link.search(indexes[0].id));
     const found = matching(path);
@@ -78,9 +88,10 @@ async function show({ scroll = 0, first = false } = {}) {
     current.index = index?.id;
     drawMasthead({ runs, indexes, run, index }, found?.place);
     if (!found || !subject) throw new Error("Page not found. Choose a view above.");
+    const noted = run && "run" in found.numbers ? await withNotes(run, controller.signal) : run;
     const page = await found.view({
       ...found.numbers,
-      run,
+      run: noted,
       runs,
       index,
       indexes,
@@ -89,13 +100,23 @@ async function show({ scroll = 0, first = false } = {}) {
       signal: controller.signal,
       reload: () => show({ scroll: window.scrollY }),
     });
-    if (!controller.signal.aborted) put(page, subject, { scroll, first });
+    if (controller.signal.aborted) return;
+    if (noted?.notes?.problem) page.content.unshift(element("p", { class: "notice refusal", role: "alert" }, noted.notes.problem));
+    put(page, subject, { scroll, first });
+    offerTour({ runs, indexes });
   } catch (error) {
     if (!controller.signal.aborted) put(failure(error), null, { scroll, first });
   } finally {
     clearTimeout(waiting);
     if (!controller.signal.aborted) main.removeAttribute("aria-busy");
   }
+}
+
+/** A run with its names and stars; a page without them is better than none. */
+async function withNotes(run, signal) {
+  const nothing = { names: {}, starred: [] };
+  const notes = await notesOf(run.id, signal).catch((error) => ({ ...nothing, problem: error.message }));
+  return { ...run, notes };
 }
 
 function failure(error) {
@@ -111,6 +132,7 @@ function failure(error) {
 
 function put(page, subject, { scroll, first = false }) {
   const used = first ? undefined : document.activeElement?.id;
+  current.page = page.title === "Error" ? null : { ...page, subject: subject?.name };
   document.title = [page.title, subject?.name, "imsvd explorer"].filter(Boolean).join(" · ");
   main.replaceChildren(...page.content.flat(2).filter(Boolean));
   moveFocus(used);
@@ -122,7 +144,7 @@ function put(page, subject, { scroll, first = false }) {
 function moveFocus(used) {
   if (used === undefined) return;
   const again = used ? main.querySelector(`#${CSS.escape(used)}`) : null;
-  const kept = document.activeElement?.closest(".tools");
+  const kept = document.activeElement?.closest(".tools, #tour");
   if (!kept) (again ?? main.querySelector("h1"))?.focus({ preventScroll: true });
 }
 
@@ -147,16 +169,17 @@ function drawMasthead({ runs, indexes, run, index }, here) {
   const tools = [];
   if (INDEX_PLACES.includes(here))
     tools.push(subjectChoice("Index", "index", indexes, index, (id) => link[here](id)));
-  else if (here !== "compare")
+  else if (here !== "compare" && runs.length)
     tools.push(
       subjectChoice("Run", "run", runs, run, (id) =>
         here === "training" || here === "dependence" ? link[here](id) : link.variables(id),
       ),
     );
   if (runs.length) tools.push(...uploadButton());
+  if (runs.length || indexes.length) tools.push(menu, tourButton());
   const focused = document.activeElement?.id;
   document.getElementById("tools").replaceChildren(...tools.filter(Boolean));
-  if (focused === "run" || focused === "index") document.getElementById(focused)?.focus();
+  if (["run", "index", "save-view", "tour-button"].includes(focused)) document.getElementById(focused)?.focus();
   document.querySelector(".foot").hidden = !runs.length;
 }
 

@@ -51,10 +51,10 @@ function scales(lines, bounds) {
 /**
  * A chart of the quantity `name` over epochs.
  *
- * `lines` have a `name`, `points` (epoch, value) and the `place` of their color; `bounds` are pairs
+ * `about` says in words what it is; `lines` have a `name`, `points` (epoch, value) and the `place` of their color; `bounds` are pairs
  * of name and value, drawn as dashed lines.
  */
-export function lineChart({ name, lines, bounds = [], level = "h2" }) {
+export function lineChart({ name, about, lines, bounds = [], level = "h2" }) {
   const shownLines = lines.filter((line) => line.points.length);
   const scale = scales(shownLines, bounds);
   const heading = element(level, { id: uniqueId("chart") }, capital(spaced(name)));
@@ -121,6 +121,7 @@ export function lineChart({ name, lines, bounds = [], level = "h2" }) {
     "section",
     { class: "chart-box", "aria-labelledby": heading.id },
     heading,
+    about && element("p", { class: "about" }, about),
     field,
     reading,
     shownLines.length > 1 && key(shownLines),

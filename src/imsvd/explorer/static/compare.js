@@ -2,9 +2,9 @@
 
 import { get, link } from "./api.js";
 import { lineChart } from "./chart.js";
-import { choice, element, table } from "./dom.js";
+import { choice, element, formulas, table } from "./dom.js";
 import { extremes, heatmap } from "./heatmap.js";
-import { boundsOf, inOrder } from "./training.js";
+import { boundsOf, inOrder, inWords } from "./training.js";
 import { capital, counted, decimal, percent, shown, spaced } from "./wording.js";
 
 export async function compareView({ first, second, runs, signal }) {
@@ -22,11 +22,28 @@ export async function compareView({ first, second, runs, signal }) {
         element("h1", { tabindex: "-1" }, "Compare runs"),
         runChoices(runs, first, second),
       ),
+      element("p", { class: "lead" }, "What the two runs achieve, how much of what they learned is the same, and how they trained."),
       numbers(answer.rows, names),
       agreement(answer.agreement, names),
       curves(answer.training, names),
     ],
+    tables: tables(answer, names),
   };
+}
+
+function tables({ rows, agreement: found }, names) {
+  const results = {
+    name: "Results",
+    headings: ["group", "metric", ...names],
+    rows: rows.map((row) => [row.group, row.name, row.first, row.second]),
+  };
+  if (!found?.mutual_information) return [results];
+  const shared = {
+    name: "Shared information",
+    headings: [`variable of ${names[0]}`, `variable of ${names[1]}`, "mutual information in nats"],
+    rows: found.mutual_information.flatMap((line, row) => line.map((value, column) => [row, column, value])),
+  };
+  return [results, shared];
 }
 
 function distinctNames([first, second]) {
@@ -45,7 +62,7 @@ function runChoices(runs, first, second) {
 
 function numbers(rows, names) {
   if (!rows.length) {
-    return element("p", { class: "notice" }, "No results to compare yet; run `imsvd evaluate` on both runs.");
+    return element("p", { class: "notice" }, "No results to compare yet. Run `imsvd evaluate knn RUN DATA` on both runs, then start the explorer again.");
   }
   const groups = new Map();
   for (const row of rows) {
@@ -68,7 +85,7 @@ function agreement(found, names) {
   const heading = element("h2", { id: "agree" }, "Shared information");
   const values = found.mutual_information;
   const text = values
-    ? `Mutual information between the variables of both runs, on ${counted(found.common_images, "common image")}. A high value marks something that both runs have learned; unrelated variables would show about ${decimal(found.floor)} nats.`
+    ? `How much a variable of one run tells about a variable of the other, on ${counted(found.common_images, "common image")}. A high value marks something that both runs have learned; unrelated variables would show about ${decimal(found.floor)} nats.`
     : "The two runs were explained with different images, so their codes cannot be compared. Explain both with the same data.";
   return element(
     "section",
@@ -77,9 +94,14 @@ function agreement(found, names) {
     element("p", { class: values ? "hint" : "notice" }, text),
     found.matched_units && element("p", {}, matched(found.matched_units)),
     values &&
+      formulas(
+        "Mutual information I(Z; Z′) = Σ P(d, d′) ln [P(d, d′) / (P(d) P(d′))] of a variable of each run, in nats.",
+        "Overlap of two units with the sets of images A and B (Jaccard index): |A ∩ B| / |A ∪ B|.",
+      ),
+    values &&
       heatmap({
         id: "agreement",
-        label: "Mutual information between the variables of both runs, in nats",
+        label: "Shared information between the variables of both runs, in nats",
         values,
         least: extremes(values.flat())[0],
         most: Math.max(1e-3, extremes(values.flat())[1]),
@@ -93,7 +115,7 @@ function agreement(found, names) {
 function matched({ share, mean_jaccard }) {
   return (
     `${percent(share)} of the units have a partner in the other run with which they share at least half of their images; ` +
-    `a unit and its partner overlap by ${percent(mean_jaccard)} on average (Jaccard).`
+    `a unit and its partner overlap by ${percent(mean_jaccard)} on average.`
   );
 }
 
@@ -106,6 +128,7 @@ function curves(training, names) {
   const charts = quantities.map((name) =>
     lineChart({
       name,
+      about: inWords(name),
       lines: linesOf(both, names, name),
       bounds: commonBounds(both, name),
       level: "h3",

@@ -1,15 +1,20 @@
 /** Mutual information of all pairs of variables, and the joint distribution of one pair. */
 
 import { get, link } from "./api.js";
-import { element } from "./dom.js";
+import { element, formulas } from "./dom.js";
 import { extremes, heatmap } from "./heatmap.js";
+import { nameOf, titled } from "./notes.js";
+import { nextStep } from "./start.js";
 import { decimal } from "./wording.js";
 
 export async function dependenceView({ run, query, signal }) {
   const title = element("h1", { tabindex: "-1" }, "Dependence");
   if (!run.parts.includes("joint")) {
-    const remedy = `Not measured yet. Run: ${run.command} --only joint`;
-    return { title: "Dependence", content: [title, element("p", { class: "notice" }, remedy)] };
+    const notice = nextStep(
+      "How much the variables depend on each other has not been measured yet. Run this command, then start the explorer again:",
+      `${run.command} --only joint`,
+    );
+    return { title: "Dependence", content: [title, notice] };
   }
   const information = await get(`/api/runs/${run.id}/mutual-information`, signal);
   const [first, second] = chosenPair(query, information);
@@ -22,7 +27,11 @@ export async function dependenceView({ run, query, signal }) {
       element(
         "p",
         { class: "lead" },
-        "How much the variables depend on each other between two views of an image. In an ideal code, different variables are independent: they share no information, and all cells of their joint distribution are equal.",
+        "Do two variables tell the same thing? In an ideal code they do not: knowing one tells nothing about the other, and all pairs of their units occur equally often. Strong colors on the left mark pairs that repeat each other; the map on the right shows how often their units occur together.",
+      ),
+      formulas(
+        "Left: mutual information of two variables Z and Z′, the first measured in one view of an image and the second in another, I(Z; Z′) = Σ P(d, d′) ln [P(d, d′) / (P(d) P(d′))], in nats.",
+        "Right: joint distribution P(d, d′) of their units. Independent, evenly used units have P = 1 / (D D′) everywhere.",
       ),
       element(
         "div",
@@ -31,7 +40,24 @@ export async function dependenceView({ run, query, signal }) {
         jointSection(run, joint, first, second),
       ),
     ],
+    tables: tables(information, joint, first, second),
   };
+}
+
+function tables({ values }, joint, first, second) {
+  const cells = (matrix) => matrix.flatMap((line, row) => line.map((value, column) => [row, column, value]));
+  const pairs = {
+    name: "Pairs of variables",
+    headings: ["variable in the first view", "variable in the second view", "mutual information in nats"],
+    rows: cells(values),
+  };
+  if (!joint) return [pairs];
+  const units = {
+    name: `Units of variables ${first} and ${second}`,
+    headings: [`unit of variable ${first}`, `unit of variable ${second}`, "share"],
+    rows: cells(joint.values),
+  };
+  return [pairs, units];
 }
 
 /** The pair named in the address, or the two most dependent variables. */
@@ -60,10 +86,10 @@ function informationSection(run, { values, floor }, first, second) {
   return element(
     "section",
     { "aria-labelledby": "shared" },
-    element("h2", { id: "shared" }, "Mutual information"),
+    element("h2", { id: "shared" }, "Shared information"),
     heatmap({
       id: "information",
-      label: "Mutual information of all pairs of variables, in nats",
+      label: "Shared information of all pairs of variables, in nats",
       values,
       least,
       most: Math.max(1e-3, most),
@@ -75,7 +101,7 @@ function informationSection(run, { values, floor }, first, second) {
     element(
       "p",
       { class: "hint" },
-      `The color scale ends at the largest value between two different variables; the diagonal may exceed it. Independent variables would show about ${decimal(floor)} nats with this number of images.`,
+      `0 means that two variables tell nothing about each other; with this number of images, chance alone gives about ${decimal(floor)} nats. The color scale ends at the largest value between two different variables; the diagonal, a variable with itself, may exceed it.`,
     ),
   );
 }
@@ -99,10 +125,10 @@ function jointSection(run, joint, first, second) {
       "p",
       {},
       "Open ",
-      element("a", { href: link.variable(run.id, first) }, `variable ${first}`),
+      element("a", { href: link.variable(run.id, first) }, titled(`variable ${first}`, nameOf(run, first))),
       first !== second && [
         " or ",
-        element("a", { href: link.variable(run.id, second) }, `variable ${second}`),
+        element("a", { href: link.variable(run.id, second) }, titled(`variable ${second}`, nameOf(run, second))),
       ],
       ".",
     ),

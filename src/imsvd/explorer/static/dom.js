@@ -67,6 +67,13 @@ export function disclosure(label, make) {
   return whole;
 }
 
+/** Formulas for those who want them; pages say the same in words first. */
+export function formulas(...lines) {
+  return disclosure("In formulas", () =>
+    element("div", { class: "formulas" }, lines.map((line) => element("p", { class: "hint" }, line))),
+  );
+}
+
 /** A labeled select; `options` are pairs of value and text. */
 export function choice(label, id, options, chosen, changed) {
   const select = element(

@@ -1,7 +1,7 @@
 /** Drift: two sets of images compared, what moved, and images that show it. */
 
 import { indexedImage, link, Refusal, written } from "./api.js";
-import { choice, element, table } from "./dom.js";
+import { choice, disclosure, element, formulas, table } from "./dom.js";
 import { framed } from "./tiles.js";
 import { resultOf } from "./waiting.js";
 import { capital, count, percent } from "./wording.js";
@@ -17,13 +17,20 @@ export async function driftView({ index, indexes, query, signal, reload }) {
   if (!other) throw new Error("One of these indexes does not exist; choose a view above.");
   const frame = (...content) => ({
     title: "Drift",
-    content: [element("h1", { tabindex: "-1" }, "Drift"), form(index, indexes, asked), ...content],
+    content: [
+      element("h1", { tabindex: "-1" }, "Drift"),
+      element("p", { class: "lead" }, "Has something changed between two sets of images, such as last month’s and this month’s? Choose them to see what became more or less frequent."),
+      form(index, indexes, asked),
+      ...content,
+    ],
   });
   if (other.id === index.id && asked.a === asked.b) return frame(nothingYet(index));
   const path = `/api/drift${written({ first: index.id, ...asked })}`;
   try {
     const { answer, bar } = await resultOf(path, "Comparing the two sets…", { signal, reload });
-    return answer ? frame(...result(answer, [index, other], names([index, other], asked))) : frame(bar);
+    if (!answer) return frame(bar);
+    const sets = names([index, other], asked);
+    return { ...frame(...result(answer, [index, other], sets)), tables: [variableTable(answer, sets)] };
   } catch (error) {
     if (!(error instanceof Refusal)) throw error;
     return frame(element("p", { class: "notice", role: "alert" }, capital(error.message)));
@@ -40,6 +47,14 @@ function nothingYet(index) {
     two && element("a", { href: link.drift(index.id, { a: `split:${one}`, b: `split:${two}` }) }, `Compare ${one} with ${two}`),
     !two && "To compare with another index, start the explorer with both: imsvd explore A.index B.index.",
   );
+}
+
+function variableTable(answer, sets) {
+  return {
+    name: "Variables",
+    headings: ["variable", "most changed unit", ...sets.map((name) => `share in ${name}`), "moved", "p-value"],
+    rows: answer.variables.map((row) => [row.variable, row.unit, row.before, row.after, row.moved, row.p_value]),
+  };
 }
 
 function names([first, second], { a, b }) {
@@ -105,7 +120,7 @@ function result(answer, indexes, [before, after]) {
         answer.moved.map((shift) => variable(shift, indexes, [before, after])),
       ),
     typical(answer, indexes, [before, after]),
-    table(
+    disclosure("All variables with their p-values", () => table(
       "All variables, smallest p-value first",
       ["Variable", "Most changed unit", before, after, "Moved", "p"],
       answer.variables.map((row) => [
@@ -116,6 +131,10 @@ function result(answer, indexes, [before, after]) {
         percent(row.moved),
         row.p_value.toPrecision(2),
       ]),
+    )),
+    formulas(
+      "Moved: half the sum of the differences of the shares of all units, ½ Σ |p − p′|.",
+      "p-value: how often chance alone would make two sets of one population differ as much; a small one speaks for a change.",
     ),
   ];
 }
@@ -141,7 +160,7 @@ function unitRow(unit, family, indexes, sets) {
       "div",
       { class: "unit-head" },
       element("h4", {}, family === "codes" ? element("a", { href: link.search(index.id, { q: unit.name }) }, text) : text),
-      element("p", { class: "about" }, `${percent(unit.before)} → ${percent(unit.after)}, p = ${unit.p_value.toPrecision(2)}`),
+      element("p", { class: "about" }, `${percent(unit.before)} → ${percent(unit.after)}`),
       element("p", { class: "about" }, `Images in ${sets[Number(unit.gained)]}`),
     ),
     strip(index, unit.examples),

@@ -1,12 +1,13 @@
 /** Duplicates, one group at a time: which copies to keep, by pointer or by keys. */
 
-import { download, indexedImage, link, withQuery, written } from "./api.js";
+import { allOf, download, indexedImage, link, withQuery, written } from "./api.js";
 import { announce, choice, element } from "./dom.js";
 import { framed } from "./tiles.js";
 import { resultOf } from "./waiting.js";
 import { count, counted, percent } from "./wording.js";
 
 const PAGE = 20;
+const LONGEST = 50;
 
 export async function duplicatesView({ index, query, hash, signal, reload }) {
   const asked = Object.fromEntries(["first", "second", "within", "cosine"].map((name) => [name, query.get(name) ?? ""]));
@@ -16,6 +17,7 @@ export async function duplicatesView({ index, query, hash, signal, reload }) {
   const { answer, bar } = await resultOf(path, "Searching for duplicates…", { signal, reload });
   const frame = (...content) => ({
     title: "Duplicates",
+    tables: answer?.total ? [groupTable(index, asked)] : [],
     content: [
       element(
         "div",
@@ -35,9 +37,22 @@ export async function duplicatesView({ index, query, hash, signal, reload }) {
   return frame(lead, groupSection({ index, asked, answer, group, marks, hash, signal }));
 }
 
+function groupTable(index, asked) {
+  return {
+    name: "Groups",
+    headings: ["group", "image", "path", "suggested to keep", "kind", "likeness", "bytes"],
+    rows: async () => {
+      const groups = await allOf(`/api/indexes/${index.id}/duplicates${written(asked)}`, "groups", LONGEST);
+      return groups.flatMap(({ group, copies }) =>
+        copies.map((copy) => [group + 1, copy.image, copy.path, copy.keep, copy.kind, copy.likeness, copy.bytes]),
+      );
+    },
+  };
+}
+
 function summary({ total, copies, distance, wanted_distance, cosine }) {
   const shorter = distance < wanted_distance ? ` (${wanted_distance} would take too long)` : "";
-  const alike = cosine == null ? "" : ` and the cosine of their features is at least ${cosine.toFixed(2)}`;
+  const alike = cosine == null ? "" : ` and their features are at least ${cosine.toFixed(2)} alike (1: the same)`;
   const found = `${counted(total, "group")} with ${counted(copies, "image")}.`;
   if (distance < 0) return `${found} Files are equal; codes alone do not tell other copies from similar images here.`;
   return `${found} Files are equal, or codes differ in at most ${counted(distance, "variable")}${shorter}${alike}.`;
@@ -47,7 +62,7 @@ function empty({ total }, { first }) {
   if (total) return "There is no such group; choose another.";
   return first
     ? "No image of one part has a copy in the other; nothing leaks."
-    : "No duplicates were found; nothing has to be removed.";
+    : "No duplicates were found; nothing has to be removed. To find images that are less alike, let more variables differ.";
 }
 
 /** All images, or only duplicates between two splits. */
@@ -76,7 +91,7 @@ function limits(index, asked) {
   };
   return [
     field("within", "Variables that may differ", { min: "0", max: String(Math.min(64, index.units.length)), step: "1" }),
-    index.features && field("cosine", "Least cosine of features", { min: "-1", max: "1", step: "any" }),
+    index.features && field("cosine", "Least likeness of features", { min: "-1", max: "1", step: "any" }),
   ];
 }
 

@@ -2,6 +2,7 @@
 
 import { get, link } from "./api.js";
 import { element } from "./dom.js";
+import { titled } from "./notes.js";
 import { count, percent } from "./wording.js";
 
 const PAGE = 12;
@@ -53,7 +54,7 @@ function variables(answer, shown, opened) {
   return answer.variables.map((group, place) =>
     facet(group, {
       ...shown,
-      title: `Variable ${group.variable}`,
+      title: titled(`Variable ${group.variable}`, shown.index.names[group.variable]),
       total: answer.total,
       open: place < opened,
     }),

@@ -1,7 +1,8 @@
 /** One image: its code, the evidence for each unit, and its neighbors with the units they share. */
 
 import { explainedImage, get, link, uploadedImage, withQuery } from "./api.js";
-import { choice, element, uniqueId } from "./dom.js";
+import { choice, element, formulas, uniqueId } from "./dom.js";
+import { isStarred, nameOf } from "./notes.js";
 import { arrowKeys, framed, gallery, layMap, tile, whilePointedAt } from "./tiles.js";
 import { count, counted, percent, shown, spaced } from "./wording.js";
 
@@ -17,6 +18,7 @@ export async function imageView({ run, image, query, hash, signal }) {
   ]);
   const picture = explainedImage(run, image);
   const stage = makeStage(
+    run,
     picture,
     `Image ${image}${about.label == null ? "" : `, ${about.label}`}`,
   );
@@ -26,6 +28,7 @@ export async function imageView({ run, image, query, hash, signal }) {
     content: [
       element("p", { class: "path" }, element("a", { href: link.images(run.id) }, "Images")),
       element("h1", { tabindex: "-1" }, `Image ${image}`),
+      element("p", { class: "lead" }, LEAD),
       element(
         "div",
         { class: "split" },
@@ -34,6 +37,7 @@ export async function imageView({ run, image, query, hash, signal }) {
       ),
       neighborSection({ run, picture, code, found, tabs: ways(hash, by) }),
     ],
+    tables: tables(run, about.code, found),
   };
 }
 
@@ -41,12 +45,13 @@ export async function uploadView({ run, upload, query, hash, signal }) {
   const by = wayOf(query);
   const answer = await get(`/api/runs/${run.id}/uploads/${upload}?by=${by}&count=12`, signal);
   const picture = uploadedImage(run, upload);
-  const stage = makeStage(picture, "Your image");
+  const stage = makeStage(run, picture, "Your image");
   const code = codeGrid(run, answer.code, stage, query, hash);
   return {
     title: "Your image",
     content: [
       element("h1", { tabindex: "-1" }, "Your image"),
+      element("p", { class: "lead" }, LEAD),
       element(
         "div",
         { class: "split" },
@@ -55,14 +60,38 @@ export async function uploadView({ run, upload, query, hash, signal }) {
       ),
       neighborSection({ run, picture, code, found: answer, tabs: ways(hash, by) }),
     ],
+    tables: tables(run, answer.code, answer),
   };
+}
+
+const LEAD = "What the encoder says about this image: for each variable, the unit it chose. Open a unit to see other images with it.";
+
+function tables(run, code, found) {
+  return [
+    {
+      name: "Code",
+      headings: ["variable", "variable name", "unit", "unit name", "confidence"],
+      rows: code.map(({ variable, unit, confidence }) => [
+        variable,
+        nameOf(run, variable),
+        unit,
+        nameOf(run, variable, unit),
+        confidence,
+      ]),
+    },
+    {
+      name: "Neighbors",
+      headings: ["image", "label", "shared units", found.by === "features" ? "cosine of features" : "share of units"],
+      rows: found.neighbors.map((item) => [item.image, item.label, item.shared_count, item.score]),
+    },
+  ];
 }
 
 /** What neighbors are compared by. */
 const wayOf = (query) => (query.get("by") === "features" ? "features" : "code");
 
 /** The large image, over which the evidence for a unit can be shown. */
-function makeStage(picture, alt) {
+function makeStage(run, picture, alt) {
   const frame = framed(picture, alt, LARGE, { eager: true });
   const caption = element("p", { class: "hint stage-caption" });
   const requested = [];
@@ -72,8 +101,8 @@ function makeStage(picture, alt) {
     const cell = requested.at(-1);
     remove = cell ? layMap(frame, picture, [cell.variable, cell.unit], LARGE) : () => {};
     caption.textContent = cell
-      ? `Evidence for unit ${cell.unit} of variable ${cell.variable} (confidence ${percent(cell.confidence)}).`
-      : "Point at a unit of the code, or tap it, to see its evidence here.";
+      ? `Evidence for unit ${cell.unit} of variable ${cell.variable}${called(run, cell)} (${percent(cell.confidence)} sure).`
+      : "Point at a unit of the code, or tap it, to see here which part of the image decided.";
   };
   draw();
   // One cell may have the focus while another is pointed at; the last one wins.
@@ -86,6 +115,12 @@ function makeStage(picture, alt) {
     };
   };
   return { node: element("div", { class: "stage" }, frame, caption), showUnit };
+}
+
+/** ", stripes" for a unit of that name. */
+function called(run, { variable, unit }) {
+  const name = nameOf(run, variable, unit);
+  return name && `, ${name}`;
 }
 
 function description(about) {
@@ -103,7 +138,7 @@ function description(about) {
 
 const ORDERS = {
   number: ["Variable", (first, second) => first.variable - second.variable],
-  sure: ["Confidence", (first, second) => second.confidence - first.confidence],
+  sure: ["How sure", (first, second) => second.confidence - first.confidence],
 };
 
 /** The code, one cell per variable; `mark` highlights the units that a neighbor shares. */
@@ -117,11 +152,14 @@ function codeGrid(run, code, stage, query, hash) {
       {
         class: "cell",
         href: link.unit(run.id, cell.variable, cell.unit),
-        "aria-label": `Variable ${cell.variable}: unit ${cell.unit}, confidence ${percent(cell.confidence)}`,
+        "aria-label": `Variable ${cell.variable}: unit ${cell.unit}${called(run, cell)}, ${percent(cell.confidence)} sure`,
+        title: [nameOf(run, cell.variable), nameOf(run, cell.variable, cell.unit)].filter(Boolean).join(": ") || null,
         style: { "--confidence": cell.confidence.toFixed(3) },
       },
       element("span", { class: "cell-variable" }, String(cell.variable)),
+      isStarred(run, cell.variable, cell.unit) && element("span", { class: "starred", "aria-hidden": "true" }, "★"),
       element("span", { class: "cell-unit" }, String(cell.unit)),
+      called(run, cell) && element("span", { class: "cell-name" }, nameOf(run, cell.variable, cell.unit)),
     );
     whilePointedAt(anchor, () => stage.showUnit(cell));
     cells.set(`${cell.variable}/${cell.unit}`, anchor);
@@ -161,7 +199,7 @@ function codeGrid(run, code, stage, query, hash) {
     element(
       "p",
       { class: "hint" },
-      "One cell per variable: its number (small), its unit (large) and its confidence (bar).",
+      "One cell per variable: its number (small), the unit chosen (large), the unit’s name if it has one, and how sure the encoder is (bar).",
     ),
     list,
   );
@@ -197,7 +235,7 @@ function neighborSection({ run, picture, code, found, tabs }) {
   const searched = found.searched ? ` ${counted(found.searched, "image")} searched.` : "";
   const explanation =
     found.by === "features"
-      ? "The images with the most similar features (cosine similarity)."
+      ? "The images whose features, the numbers behind the code, are most similar."
       : "The images that share the most units with this one.";
   return element(
     "section",
@@ -208,6 +246,8 @@ function neighborSection({ run, picture, code, found, tabs }) {
       { class: "hint" },
       `${explanation}${searched} Point at a neighbor to highlight the shared units in the code; select the number below it to see their evidence.`,
     ),
+    found.by === "features" &&
+      formulas("Similarity: cosine of the angle between the feature vectors x and y of two images, x · y / (|x| |y|); 1 for equal directions."),
     cards.length
       ? gallery(cards, { label: "Neighbors" })
       : element("p", { class: "notice" }, "There are no other images. Explain the run with more images to see neighbors."),
@@ -216,7 +256,7 @@ function neighborSection({ run, picture, code, found, tabs }) {
 }
 
 function neighborCard({ run, picture, code, found, item, reason }) {
-  const score = found.by === "features" ? `cosine ${item.score.toFixed(2)}` : null;
+  const score = found.by === "features" ? `similarity ${item.score.toFixed(2)}` : null;
   const anchor = tile({ run, image: item.image, label: item.label, caption: item.label ?? score });
   whilePointedAt(anchor, () => code.mark(item.shared));
   const why = element(
@@ -290,7 +330,7 @@ function reasonContent({ run, picture, code, item }) {
         element(
           "a",
           { href: link.unit(run.id, variable, unit) },
-          `variable ${variable}, unit ${unit}`,
+          `variable ${variable}, unit ${unit}${called(run, { variable, unit })}`,
         ),
       ),
     );

@@ -1,6 +1,6 @@
 /** All images, optionally of one label. */
 
-import { get, withQuery } from "./api.js";
+import { allOf, get, withQuery } from "./api.js";
 import { choice, element } from "./dom.js";
 import { gallery, pageOf, pager, tile } from "./tiles.js";
 import { counted } from "./wording.js";
@@ -27,7 +27,7 @@ export async function imagesView({ run, query, hash, signal }) {
       element(
         "p",
         { class: "lead" },
-        `${counted(answer.total, "image")}. Open one to see its code and its neighbors, or drop your own image anywhere on this page.`,
+        `${counted(answer.total, "image")}. Open one to see its code and the images most like it, or drop an image of your own anywhere on this page.`,
       ),
       answer.images.length
         ? gallery(
@@ -48,6 +48,16 @@ export async function imagesView({ run, query, hash, signal }) {
             "No images here; choose another label or an earlier page.",
           ),
       pager(hash, page, PAGE, answer.total),
+    ],
+    tables: [
+      {
+        name: "Images",
+        headings: ["image", "file", "label"],
+        rows: async () => {
+          const items = await allOf(`/api/runs/${run.id}/images${chosen.replace("&", "?")}`, "images");
+          return items.map((item) => [item.image, item.name, item.label]);
+        },
+      },
     ],
   };
 }

@@ -1,6 +1,6 @@
 /** Search in an index: a query, images to be like or unlike, results with reasons, lists to save. */
 
-import { download, get, indexedImage, link, Refusal, written } from "./api.js";
+import { allOf, download, get, indexedImage, link, Refusal, written } from "./api.js";
 import { combobox } from "./combobox.js";
 import { announce, element } from "./dom.js";
 import { facetPanel } from "./facets.js";
@@ -41,6 +41,18 @@ export async function searchView({ index, query, hash, signal }) {
       answer && examples(index, wanted, answer),
       answer && element("div", { class: "split" }, panel, results({ index, wanted, answer, page, hash })),
     ],
+    tables: answer?.total ? [imageTable(index, wanted)] : [],
+  };
+}
+
+function imageTable(index, wanted) {
+  return {
+    name: "Images found",
+    headings: ["rank", "path", "score", "reasons", "state"],
+    rows: async () => {
+      const items = await allOf(`/api/indexes/${index.id}/search${written(wanted)}`, "items");
+      return items.map((item, place) => [place + 1, item.path, item.score, item.reasons.join(", "), item.state]);
+    },
   };
 }
 
@@ -71,7 +83,7 @@ function form(index, wanted, mistake) {
     element(
       "p",
       { class: "hint", id: "query-hint" },
-      "Write units such as 12.3 or 12.3>0.9, names, and labels such as label:cat; join them with & (and), | (or), ! (not) and parentheses. Press ↓ for suggestions.",
+      "Write units such as 12.3 (unit 3 of variable 12), names that you have given, and labels such as label:cat. Join them with & (and), | (or), ! (not) and parentheses; 12.3>0.9 asks for images that are more than 90% sure. Press ↓ for suggestions.",
     ),
   );
 }
@@ -156,7 +168,7 @@ function found({ q, like, unlike }, { total }) {
 function nothing({ total }) {
   return total
     ? "This page is empty; go back to an earlier one."
-    : "No image is like this. Remove a term, or write | instead of & to find images with any of them.";
+    : "No image has all of this. Remove a term, or write | instead of & to find images with any of them.";
 }
 
 /** An image found, its reasons, and what can be done with it; its picture leads to similar images. */

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { lineChart } from "./chart.js";
-import { element } from "./dom.js";
+import { element, formulas } from "./dom.js";
 import { spaced } from "./wording.js";
 
 export async function trainingView({ run, signal }) {
@@ -16,23 +16,56 @@ export async function trainingView({ run, signal }) {
         ? element(
             "p",
             { class: "lead" },
-            "Dashed lines mark the value of a loss term for an ideal, a uniform and a collapsed model, and the best value possible at this batch size. Point at a chart, or use the left and right arrow keys, to read values.",
+            "How the run developed, epoch by epoch. The loss is what training makes small. Dashed lines mark what an ideal model would reach, and what one that ignores its images would show. Point at a chart, or use the left and right arrow keys, to read values.",
           )
         : element(
             "p",
             { class: "notice" },
-            "No training curves: metrics.jsonl is missing from the run folder, or empty.",
+            "No training curves. An encoder that was discretized or imported has none; if this run was trained, metrics.jsonl is missing from its folder.",
           ),
+      drawn.length > 0 &&
+        formulas(
+          "Entropy terms have a minus sign: Σ P ln P, of the diagonals of the joint matrix of two views and of its off-diagonal blocks. Invariance: −ln ⟨q′, q″⟩. Effective rank: exp of the entropy of the normalized singular values.",
+          "Ideal: one-hot codes, equal for both views, with evenly used and independent units. Uniform: all units have probability 1/D. Collapsed: all images have the same code. Batch limit: the best value that a batch of this size can reach.",
+        ),
       element(
         "div",
         { class: "charts" },
         drawn.map((item) =>
-          lineChart({ name: item.name, lines: [item], bounds: boundsOf(bounds, item.name) }),
+          lineChart({ name: item.name, about: inWords(item.name), lines: [item], bounds: boundsOf(bounds, item.name) }),
         ),
       ),
     ],
+    tables: drawn.length ? [curveTable(drawn)] : [],
   };
 }
+
+/** All series side by side, one row for each epoch. */
+function curveTable(drawn) {
+  const values = drawn.map((item) => new Map(item.points));
+  const epochs = [...new Set(values.flatMap((points) => [...points.keys()]))].sort((a, b) => a - b);
+  return {
+    name: "Curves",
+    headings: ["epoch", ...drawn.map((item) => item.name)],
+    rows: epochs.map((epoch) => [epoch, ...values.map((points) => points.get(epoch))]),
+  };
+}
+
+/** What a series measures, for those that are not clear by their names. */
+const WORDS = [
+  [/^loss$/, "What training makes small: the sum of its terms."],
+  [/^invariance$/, "How much the codes of two views of an image differ; lower is better."],
+  [/^diagonal_entropy$/, "How evenly the units of a variable are used; lower is more even."],
+  [/^off_diagonal_entropy$/, "How evenly the units of two variables combine; lower is more even."],
+  [/^share_above_/, "Share of answers of which the encoder is surer than this."],
+  [/^dead_units$/, "Units that no image takes."],
+  [/^effective_rank$/, "How many directions the features really use; 1 is a collapse."],
+  [/^knn/, "How often the most similar images give the right label, in percent."],
+  [/^lr$/, "Size of the steps of the optimizer."],
+];
+
+/** The words for a series, or undefined. */
+export const inWords = (name) => WORDS.find(([pattern]) => pattern.test(name))?.[1];
 
 const LAST = ["lr", "images_per_second"];
 

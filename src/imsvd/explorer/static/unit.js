@@ -1,8 +1,9 @@
 /** One unit: the images assigned to it, most confident first, and their labels. */
 
-import { get, link } from "./api.js";
+import { allOf, get, link } from "./api.js";
 import { bars } from "./chart.js";
-import { element } from "./dom.js";
+import { element, formulas } from "./dom.js";
+import { nameOf, naming, starButton, titled } from "./notes.js";
 import { gallery, hideAllMaps, pageOf, pager, showAllMaps, tile } from "./tiles.js";
 import { siblings } from "./variable.js";
 import { count, counted, percent } from "./wording.js";
@@ -10,31 +11,46 @@ import { count, counted, percent } from "./wording.js";
 const PAGE = 48;
 const LABELS = 10;
 
-export async function unitView({ run, variable, unit, query, hash, signal }) {
+export async function unitView({ run, variable, unit, query, hash, signal, reload }) {
   const page = pageOf(query, PAGE);
   const answer = await get(
     `/api/runs/${run.id}/units/${variable}/${unit}?offset=${page * PAGE}&count=${PAGE}`,
     signal,
   );
   const units = run.units[variable] ?? 0;
+  const place = `unit ${unit} of variable ${variable}`;
+  const title = titled(`Unit ${unit} of variable ${variable}`, nameOf(run, variable, unit));
+  const name = naming(run, variable, unit, { title: place, reload });
   return {
-    title: `Unit ${unit} of variable ${variable}`,
+    title,
     content: [
       element(
         "p",
         { class: "path" },
         element("a", { href: link.variables(run.id) }, "Variables"),
         " / ",
-        element("a", { href: link.variable(run.id, variable) }, `Variable ${variable}`),
+        element("a", { href: link.variable(run.id, variable) }, titled(`Variable ${variable}`, nameOf(run, variable))),
       ),
       element(
         "div",
         { class: "bar" },
-        element("h1", { tabindex: "-1" }, `Unit ${unit} of variable ${variable}`),
+        element(
+          "div",
+          { class: "titled" },
+          element("h1", { tabindex: "-1" }, title),
+          starButton(run, variable, unit, place),
+          name.open,
+        ),
         siblings(unit, units, (other) => link.unit(run.id, variable, other), "unit"),
       ),
+      name.form,
       element("p", { class: "lead" }, sentence(answer, run, units)),
       element("p", { class: "hint", id: "coherence" }, coherent(answer.coherence ?? {})),
+      answer.coherence &&
+        formulas(
+          "Similarity: mean cosine of the features of two of its images.",
+          "Purity: share of its images with its most frequent label. Random images: the same for as many images drawn at random.",
+        ),
       element(
         "div",
         { class: answer.labels?.length ? "split" : "" },
@@ -45,6 +61,16 @@ export async function unitView({ run, variable, unit, query, hash, signal }) {
           images(answer, run, page, hash),
         ),
       ),
+    ],
+    tables: [
+      {
+        name: "Images",
+        headings: ["image", "file", "label", "confidence"],
+        rows: async () => {
+          const items = await allOf(`/api/runs/${run.id}/units/${variable}/${unit}`, "images");
+          return items.map((item) => [item.image, item.name, item.label, item.score]);
+        },
+      },
     ],
   };
 }
@@ -86,7 +112,7 @@ function images(answer, run, page, hash) {
     ),
     element(
       "p",
-      { class: "hint" },
+      { class: "hint how-to" },
       "Most confident first. Point at an image, or tap it, to see where the evidence for this unit is; open it to see its code.",
     ),
     list,

@@ -2,7 +2,9 @@
 
 import { get, link, withQuery } from "./api.js";
 import { bars } from "./chart.js";
-import { choice, element } from "./dom.js";
+import { choice, element, formulas } from "./dom.js";
+import { isStarred, nameOf, naming, starButton, titled } from "./notes.js";
+import { nextStep } from "./start.js";
 import { gallery, pageOf, pager, tile } from "./tiles.js";
 import { counted, decimal, percent, spaced } from "./wording.js";
 
@@ -17,7 +19,7 @@ const ORDERS = {
   number: ["Unit number", (first, second) => first.unit - second.unit],
 };
 
-export async function variableView({ run, variable, query, hash, signal }) {
+export async function variableView({ run, variable, query, hash, signal, reload }) {
   const answer = await get(`/api/runs/${run.id}/variables/${variable}`, signal);
   const order = ORDERS[query.get("order")] ? query.get("order") : "use";
   const units = [...answer.units].sort(ORDERS[order][1]);
@@ -25,15 +27,29 @@ export async function variableView({ run, variable, query, hash, signal }) {
   const rows = units
     .slice(page * PAGE, (page + 1) * PAGE)
     .map((unit) => unitRow(run, variable, unit));
+  const title = titled(`Variable ${variable}`, nameOf(run, variable));
+  const name = naming(run, variable, null, { title: `variable ${variable}`, reload });
   return {
-    title: `Variable ${variable}`,
+    title,
     content: [
       element("p", { class: "path" }, element("a", { href: link.variables(run.id) }, "Variables")),
       element(
         "div",
         { class: "bar" },
-        element("h1", { tabindex: "-1" }, `Variable ${variable}`),
+        element(
+          "div",
+          { class: "titled" },
+          element("h1", { tabindex: "-1" }, title),
+          starButton(run, variable, null, `variable ${variable}`),
+          name.open,
+        ),
         siblings(variable, run.units.length, (other) => link.variable(run.id, other), "variable"),
+      ),
+      name.form,
+      element(
+        "p",
+        { class: "lead" },
+        `This variable sorts the images into ${counted(units.length, "group")}, its units. Compare the images of the units to see what it tells apart.`,
       ),
       element(
         "div",
@@ -57,24 +73,56 @@ export async function variableView({ run, variable, query, hash, signal }) {
       ),
       element(
         "p",
-        { class: "hint" },
+        { class: "hint how-to" },
         "The images with the highest confidence for each unit. Point at one, or tap it, to see where the evidence is.",
       ),
       rows,
       pager(hash, page, PAGE, units.length),
     ],
+    tables: tables(run, variable, answer),
   };
+}
+
+function tables(run, variable, answer) {
+  const units = {
+    name: "Units",
+    headings: ["variable", "unit", "name", "starred", "images", "share", "mean probability", "similarity", "purity"],
+    rows: answer.units.map((unit) => [
+      variable,
+      unit.unit,
+      nameOf(run, variable, unit.unit),
+      isStarred(run, variable, unit.unit),
+      unit.images,
+      unit.share,
+      unit.mean_probability,
+      (unit.coherence?.judged_monosemanticity ?? unit.coherence?.monosemanticity)?.value,
+      unit.coherence?.purity?.value,
+    ]),
+  };
+  if (!answer.meaning.length) return [units];
+  const attributes = {
+    name: "Attributes",
+    headings: ["variable", "attribute", "NMI", "NMI by chance"],
+    rows: answer.meaning.map((item) => [variable, item.attribute, item.nmi, item.baseline]),
+  };
+  return [units, attributes];
 }
 
 function unitRow(run, variable, unit) {
   const title = `Unit ${unit.unit}`;
+  const name = nameOf(run, variable, unit.unit);
   return element(
     "section",
     { class: "unit-row", "aria-label": title },
     element(
       "div",
       { class: "unit-head" },
-      element("h3", {}, element("a", { href: link.unit(run.id, variable, unit.unit) }, title)),
+      element(
+        "div",
+        { class: "titled" },
+        element("h3", {}, element("a", { href: link.unit(run.id, variable, unit.unit) }, titled(title, name))),
+        starButton(run, variable, unit.unit, `unit ${unit.unit} of variable ${variable}`),
+      ),
       element(
         "p",
         { class: "about" },
@@ -97,7 +145,7 @@ function unitRow(run, variable, unit) {
           ),
           { label: `Best images of unit ${unit.unit}`, small: true },
         )
-      : element("p", { class: "hint" }, "No images to show."),
+      : element("p", { class: "hint" }, "No image has this unit; the encoder does not use it."),
   );
 }
 
@@ -115,7 +163,7 @@ function meanings(run, list) {
   return element(
     "section",
     { "aria-labelledby": "tells" },
-    element("h2", { id: "tells" }, "Meaning"),
+    element("h2", { id: "tells" }, "What it goes with"),
     list.length
       ? bars(
           list.map((item) => ({
@@ -125,15 +173,20 @@ function meanings(run, list) {
           })),
           { most: 1 },
         )
-      : element("p", { class: "hint" }, run.parts.includes("meaning")
-            ? "These images have no labels or attributes."
-            : `Not measured yet. Run: ${run.command} --only meaning`),
-    list.length > 0 &&
+      : element("div", { class: "hint" }, run.parts.includes("meaning")
+            ? "These images have no labels or attributes to compare with."
+            : nextStep("Not measured yet. Run this command, then start the explorer again:", `${run.command} --only meaning`)),
+    list.length > 0 && [
       element(
         "p",
         { class: "hint" },
-        "Normalized mutual information (NMI) with the attributes of the images, at most 1. Chance: the NMI of unrelated values with this number of images.",
+        "How well the unit tells each attribute of the images: 0 not at all, 1 exactly. Chance: what an unrelated attribute would show.",
       ),
+      formulas(
+        "Normalized mutual information of variable Z and attribute A: NMI = 2 I(Z; A) / (H(Z) + H(A)).",
+        "Chance: the largest NMI of any variable with shuffled values of the attribute.",
+      ),
+    ],
   );
 }
 
@@ -141,30 +194,35 @@ function dependent(run, variable, list, units) {
   return element(
     "section",
     { "aria-labelledby": "depends" },
-    element("h2", { id: "depends" }, "Most dependent variables"),
+    element("h2", { id: "depends" }, "Variables that tell much the same"),
     list.length
       ? bars(
           list.map((item) => ({
             name: `variable ${item.variable}`,
             href: link.dependence(run.id, variable, item.variable),
             value: item.nats,
-            text: `${decimal(item.nats)} nats`,
+            text: `${percent(item.nats / Math.log(units))}`,
           })),
           { most: Math.log(units) },
         )
       : element(
-          "p",
+          "div",
           { class: "hint" },
           run.parts.includes("joint")
             ? "There are no other variables."
-            : `Not measured yet. Run: ${run.command} --only joint`,
+            : nextStep("Not measured yet. Run this command, then start the explorer again:", `${run.command} --only joint`),
         ),
-    list.length > 0 &&
+    list.length > 0 && [
       element(
         "p",
         { class: "hint" },
-        `Mutual information, at most ln ${units} = ${decimal(Math.log(units))} nats. Open one to see which units occur together.`,
+        "How much of this variable each other one tells: 0% nothing, 100% everything. Open one to see which units occur together.",
       ),
+      formulas(
+        `Mutual information I of two variables, as a share of its largest value, ln ${units} = ${decimal(Math.log(units))} nats:`,
+        list.map((item) => `I(${variable}; ${item.variable}) = ${decimal(item.nats)} nats`).join(", "),
+      ),
+    ],
   );
 }
 

@@ -6,7 +6,7 @@ const COUNT = new Intl.NumberFormat("en");
 export const count = (value) => COUNT.format(value);
 
 /** "1 image", "2 images" */
-export const counted = (value, noun) => `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
+export const counted = (value, noun, nouns = `${noun}s`) => `${count(value)} ${value === 1 ? noun : nouns}`;
 
 /** 0.931 → "93%"; shares below 10% keep a digit. */
 export function percent(share) {
