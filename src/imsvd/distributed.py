@@ -78,6 +78,11 @@ def all_gather(tensor: Tensor) -> Tensor:
     return gathered
 
 
+def own_row(rows: Tensor) -> Tensor:
+    """Return this rank's row of what `all_gather` has stacked; the mean if there were other ranks then."""
+    return rows[rank()].clone() if len(rows) == world_size() else rows.mean(0)
+
+
 def all_gather_rows(tensor: Tensor) -> Tensor:
     """Stack `(rows, ...)` of every rank, outside autograd; ranks may have different numbers of rows."""
     tensor = tensor.detach()

@@ -12,6 +12,7 @@ from imsvd.errors import InputError
 from imsvd.methods import IMSVD, IMSVDSettings, MethodOutput
 from imsvd.pretraining.metrics import EpochMetrics, MetricsLog
 from imsvd.runs import RunFolder
+from tests import gloo
 from tests.methods.networks import NormFree
 from tests.pretraining import tiny
 
@@ -51,6 +52,32 @@ def test_an_interrupted_epoch_goes_on() -> None:
     resumed.load_state_dict(filled(1.0, 2.0).state_dict())
     resumed.update(output(6.0), {})
     assert summary(resumed)["loss"] == 3.0
+
+
+def _resumed_on_a_rank() -> tuple[float, float]:
+    """Both ranks take the checkpoint that the first one writes, as after a kill."""
+    own = 1.0 + 4 * torch.distributed.get_rank()
+    metrics = filled(own)
+    metrics.gather()
+    written = [metrics.state_dict()]
+    torch.distributed.broadcast_object_list(written)
+    resumed = EpochMetrics()
+    resumed.load_state_dict(written[0])
+    return float(resumed.sums["terms"]["loss"]), own
+
+
+def test_every_rank_goes_on_with_its_own_sums() -> None:
+    """The first rank writes the checkpoint; the sums of the others must be in it."""
+    for found, own in gloo.run(2, _resumed_on_a_rank):
+        assert found == own
+
+
+def test_other_ranks_go_on_with_the_mean() -> None:
+    state = filled(1.0).state_dict()
+    state["sums"]["terms"]["loss"] = torch.tensor([1.0, 5.0])
+    resumed = EpochMetrics()
+    resumed.load_state_dict(state)
+    assert float(resumed.sums["terms"]["loss"]) == 3.0
 
 
 def test_the_log_drops_epochs_that_are_trained_again_and_torn_lines(tmp_path: Path) -> None:

@@ -301,8 +301,12 @@ class Training(ABC, Generic[B]):
     def save(self) -> None:
         """Write a checkpoint and the files that belong to it; the first rank writes for all."""
         self._refuse_divergence()
+        self.before_saving()
         on_first_rank(self._write)
         self.start = None
+
+    def before_saving(self) -> None:
+        """Collect what ranks count separately; all ranks call this before the first one writes."""
 
     def _write(self) -> None:
         # The checkpoint comes last: a training that it shows to be finished has its outputs.

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from imsvd.code_measures import pair_information
 from imsvd.config import Config, OptimizerSettings
-from imsvd.distributed import all_reduce_sum, mean_over_ranks
+from imsvd.distributed import all_gather, all_reduce_sum, mean_over_ranks, own_row
 from imsvd.engine.fabric import Fabric
 from imsvd.engine.hardware import share_norms
 from imsvd.information import at_least_float32, soft_discretize
@@ -70,6 +70,7 @@ class CodeTraining:
         self.steps = 0
         self.sums = torch.zeros(3, device=device)  # loss, decided, agreeing
         self.joint = torch.zeros(width, width, device=device)
+        self._of_all_ranks: dict[str, Tensor] | None = None
 
     def step(self, features: tuple[Tensor, Tensor], lr: float, progress: float) -> None:
         """Move the head by one batch.
@@ -111,6 +112,7 @@ class CodeTraining:
         agreeing = chosen == two.argmax(-1)
         hard = torch.zeros_like(one).scatter_(-1, chosen[..., None], 1.0).flatten(1)
         self.steps += 1
+        self._of_all_ranks = None
         self.sums += torch.stack([loss, (largest > 0.9).float().mean(), agreeing.float().mean()])
         self.joint += hard.T @ hard
 
@@ -138,14 +140,21 @@ class CodeTraining:
         state = self.method.projector.state_dict()
         return {f"projector.{name}": value for name, value in state.items()}
 
+    def gather(self) -> None:
+        """Let every rank know what all have counted, for a checkpoint; all ranks call this."""
+        self._of_all_ranks = {
+            "sums": all_gather(self.sums[None]),
+            "joint": all_gather(self.joint[None]),
+        }
+
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint must keep."""
+        """Return what a checkpoint must keep; counts have a row for every rank."""
+        counts = self._of_all_ranks or {"sums": self.sums[None], "joint": self.joint[None]}
         return {
             "weights": dict(self.method.state_dict()),
             "optimizer": self.optimizer.state_dict(),
             "steps": self.steps,
-            "sums": self.sums,
-            "joint": self.joint,
+            **counts,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -153,5 +162,5 @@ class CodeTraining:
         self.method.load_state_dict(state["weights"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.steps = state["steps"]
-        self.sums = state["sums"].to(self.sums.device)
-        self.joint = state["joint"].to(self.joint.device)
+        self.sums = own_row(state["sums"]).to(self.sums.device)
+        self.joint = own_row(state["joint"]).to(self.joint.device)

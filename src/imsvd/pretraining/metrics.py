@@ -9,7 +9,7 @@ import socket
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +22,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter  # type: ignor
 from torch import Tensor
 
 from imsvd.config import Config
-from imsvd.distributed import mean_over_ranks
+from imsvd.distributed import all_gather, mean_over_ranks, own_row
 from imsvd.errors import InputError
 from imsvd.information import effective_rank
 from imsvd.methods import Method, MethodOutput
@@ -35,10 +35,12 @@ class EpochMetrics:
     def __init__(self) -> None:
         self.steps = 0
         self.sums: dict[str, dict[str, Tensor]] = {"terms": {}, "statistics": {}}
+        self._of_all_ranks: dict[str, dict[str, Tensor]] | None = None
 
     def update(self, output: MethodOutput, statistics: Mapping[str, Tensor]) -> None:
         """Add one step."""
         self.steps += 1
+        self._of_all_ranks = None
         self._add("terms", {"loss": output.loss.detach(), **output.terms})
         self._add("statistics", statistics)
 
@@ -57,14 +59,26 @@ class EpochMetrics:
             | ({} if features is None else {"effective_rank": float(effective_rank(features))}),
         }
 
+    def gather(self) -> None:
+        """Let every rank know the sums of all, for a checkpoint; all ranks call this."""
+        self._of_all_ranks = self._each(lambda value: all_gather(value[None]))
+
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint inside an epoch must keep."""
-        return {"steps": self.steps, "sums": self.sums}
+        """Return what a checkpoint inside an epoch must keep; sums have a row for every rank."""
+        sums = self._of_all_ranks or self._each(lambda value: value[None])
+        return {"steps": self.steps, "sums": sums}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue an epoch that was interrupted."""
         self.steps = state["steps"]
         self.sums = state["sums"]
+        self.sums = self._each(own_row)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> dict[str, dict[str, Tensor]]:
+        return {
+            group: {name: change(value) for name, value in sums.items()}
+            for group, sums in self.sums.items()
+        }
 
     def _add(self, group: str, values: Mapping[str, Tensor]) -> None:
         sums = self.sums[group]

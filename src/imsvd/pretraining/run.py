@@ -209,6 +209,10 @@ class MethodTraining(Training[V]):
             self._log.write(record)
         self._display.end_epoch(record, record["bounds"])
 
+    def before_saving(self) -> None:
+        """Collect the sums of an unfinished epoch."""
+        self.metrics.gather()
+
     def extra_state(self) -> dict[str, Any]:
         """Return the time spent and the means of an unfinished epoch."""
         return {
@@ -304,6 +308,12 @@ class Pretraining(MethodTraining[Batch]):
             self.before = {**measured, "images": measure.images}
 
         run() if self.knn is not None else on_first_rank(run)
+
+    def before_saving(self) -> None:
+        """Collect the sums of an unfinished epoch, those of the code as well."""
+        super().before_saving()
+        if self.code is not None:
+            self.code.gather()
 
     def extra_state(self) -> dict[str, Any]:
         """Return the time spent, the means of an unfinished epoch, and what was measured before."""
