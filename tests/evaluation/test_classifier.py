@@ -29,7 +29,7 @@ from imsvd.runs import read_results
 from imsvd.views import Batch
 from tests import gloo
 from tests.engine.test_interruption import assert_same_state
-from tests.evaluation.labeled import FREE, FROZEN, QUIET, evaluate, evaluation, shapes
+from tests.evaluation.labeled import FREE, FROZEN, QUIET, EightClasses, evaluate, evaluation, shapes
 from tests.oracles import softmax_regression
 from tests.pretraining import tiny
 from tests.pretraining.test_pretrain import write_images
@@ -88,12 +88,12 @@ class Guesses(nn.Module):
 def held_out(count: int) -> HeldOutImages:
     config = tiny.config()
     return HeldOutImages(
-        ShapesSource("test", count=count), describe_encoder(config), config.compute
+        EightClasses("test", count=count), describe_encoder(config), config.compute
     )
 
 
 def by_hand(count: int) -> dict[str, float]:
-    config, source = tiny.config(), ShapesSource("test", count=count)
+    config, source = tiny.config(), EightClasses("test", count=count)
     view = config.views.views[0]
     mean, std = (torch.tensor(values).view(3, 1, 1) for values in (view.mean, view.std))
     first = five = 0

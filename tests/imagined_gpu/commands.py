@@ -162,9 +162,8 @@ def test_a_bad_step_is_found_and_replayed(
 def test_the_demo_runs_to_its_report(
     on_gpu: Switch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parts = ["discreteness", "meaning", "galleries"]
+    parts = ["discreteness", "meaning", "galleries", "joint"]
     monkeypatch.setattr("imsvd.demo.explain", partial(explain, only=parts))
-    monkeypatch.setattr("imsvd.demo.EXPLAINED", "shapes:40")
     on_gpu()
     settings = [f"data.source={DATA}", *tiny.SETTINGS, *ONE_EPOCH, "training.knn_every=0"]
     run_demo(tmp_path / "run", QUIET, settings)

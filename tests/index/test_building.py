@@ -151,6 +151,23 @@ def test_unreadable_images_are_left_out_and_counted(
     command.refuses(["index", str(trained), str(data), "--out", str(out)], "exists already")
 
 
+def test_the_same_command_again_finds_its_index(
+    command: CommandLine, trained: Path, tmp_path: Path
+) -> None:
+    """A kill may come after the index has its name and before the command has ended."""
+    data, out = write_images(tmp_path / "data", 5), tmp_path / "a.index"
+    again = ["index", str(trained), str(data), "--out", str(out)]
+    assert command(again) == 0
+    before = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
+    assert command(again) == 0
+    assert "holds these images already" in command.out
+    assert "Index of 5 images" in command.out
+    assert {path.name: path.stat().st_mtime_ns for path in out.iterdir()} == before
+    command.refuses([*again, "--features"], "exists already")
+    assert command(["remove", str(out), str(data / "0001.png")]) == 0
+    command.refuses(again, "exists already", "imsvd add")
+
+
 def test_an_image_that_vanishes_before_copies_are_measured_is_reported(
     command: CommandLine, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

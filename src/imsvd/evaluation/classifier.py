@@ -20,7 +20,15 @@ from imsvd.checkpoints import seed_random_state
 from imsvd.config import ComputeSettings
 from imsvd.datasets import BadImage, ImageSource, Quarantine, Subset, load_into_memory
 from imsvd.datasets.sources import hash_listing
-from imsvd.distributed import all_reduce_sum, mean_over_ranks, on_first_rank, own_slice, together
+from imsvd.distributed import (
+    all_gather,
+    all_reduce_sum,
+    mean_over_ranks,
+    on_first_rank,
+    own_row,
+    own_slice,
+    together,
+)
 from imsvd.encoder import Encoder, EncoderDescription, encoder_details
 from imsvd.engine.batches import EpochOrder, build_batches
 from imsvd.engine.fabric import Fabric
@@ -179,6 +187,7 @@ class ClassifierTraining(Training[Batch]):
         self.trained = self.network.trained
         self.labels = splits.train_labels.to(fabric.device, copy=True)
         self.epoch_loss = torch.zeros((), device=fabric.device)
+        self._epoch_losses: Tensor | None = None  # of all ranks, for a checkpoint
 
     def prepare(self, console: Console) -> None:
         """Open the training and test images."""
@@ -231,12 +240,14 @@ class ClassifierTraining(Training[Batch]):
         # Dividing by all images gives ranks equal weight, however many images they ignore.
         loss = loss / len(targets)
         self.epoch_loss += loss.detach()
+        self._epoch_losses = None
         return loss
 
     def end_epoch(self) -> None:
         """Test the classifier and store loss and accuracies."""
         loss = float(mean_over_ranks({"loss": self.epoch_loss / self.steps_per_epoch})["loss"])
         self.epoch_loss.zero_()
+        self._epoch_losses = None
         rates = {group["name"]: group["lr"] for group in self.optimizer.param_groups}
         accuracies = self.test.measure(self.network, self.fabric)
         self.history.append({"epoch": self.epoch, "loss": loss, **rates, **accuracies})
@@ -250,14 +261,19 @@ class ClassifierTraining(Training[Batch]):
         lines = "".join(json.dumps(record) + "\n" for record in self.history)
         write_atomically(self.place / "metrics.jsonl", lines.encode())
 
+    def before_saving(self) -> None:
+        """Collect the losses that ranks have added up in the current epoch."""
+        self._epoch_losses = all_gather(self.epoch_loss[None])
+
     def extra_state(self) -> dict[str, Any]:
-        """Return the finished epochs and the loss of the current one."""
-        return {"history": self.history, "epoch_loss": self.epoch_loss}
+        """Return the finished epochs and the loss of the current one, with a row for every rank."""
+        rows = self.epoch_loss[None] if self._epoch_losses is None else self._epoch_losses
+        return {"history": self.history, "epoch_loss": rows}
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
         """Restore `extra_state`."""
         self.history = state["history"]
-        self.epoch_loss = state["epoch_loss"].to(self.fabric.device)
+        self.epoch_loss = own_row(state["epoch_loss"]).to(self.fabric.device)
 
     @property
     def divergence_remedy(self) -> str:

@@ -25,6 +25,7 @@ from rich.console import Console
 
 from imsvd.datasets import BadImage
 from imsvd.datasets.reading import image_key
+from imsvd.datasets.sources import hash_listing
 from imsvd.errors import InputError
 from imsvd.evaluation.features import BATCH_SIZE
 from imsvd.files import remove_leftovers, write_atomically
@@ -77,7 +78,8 @@ def build(
         The number of images that could not be read and are left out.
     """
     out, console = Path(out), console or Console(quiet=True)
-    _refuse_existing(out)
+    if not (out / MANIFEST).exists():
+        _refuse_existing(out)
     coder, parts = Coder(run), open_parts(data, split)
     roots = tuple(part.root for part in parts)
     requests, listed = requests_for(parts, roots, {})
@@ -91,8 +93,15 @@ def build(
         facets=listed,
         names=read_names(coder.run),
     )
-    identity = manifest.model_dump(mode="json", exclude={"names"})
-    with staging(out, "building", [identity, *image_keys(parts)]) as folder:
+    identity = [manifest.model_dump(mode="json", exclude={"names"}), *image_keys(parts)]
+    manifest = manifest.model_copy(
+        update={"built_from": hash_listing([json.dumps(identity).encode()])}
+    )
+    if _is_built(out, manifest):
+        console.print(f"{out} holds these images already.", highlight=False, soft_wrap=True)
+        return sum(len(part.source) for part in parts) - read_manifest(out).images
+    _refuse_existing(out)
+    with staging(out, "building", identity) as folder:
         _refuse_existing(out)
         if not (folder / MANIFEST).exists():
             encode_parts(folder, coder, requests, features, console)
@@ -105,6 +114,15 @@ def build(
         folder.rename(out)
         _sync(out.parent)
     return sum(len(part.source) for part in parts) - finished.images
+
+
+def _is_built(out: Path, wanted: Manifest) -> bool:
+    """Return whether the same command has made `out`, and was killed as it ended, or is given again."""
+    if not (out / MANIFEST).exists():
+        return False
+    found = read_manifest(out)
+    is_changed = any(entry.num_removed for entry in found.segments) or found.roots != wanted.roots
+    return found.built_from == wanted.built_from and not is_changed
 
 
 def _refuse_existing(out: Path) -> None:

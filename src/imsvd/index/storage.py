@@ -97,6 +97,8 @@ class Manifest(Settings):
     """Names that the user gave to units such as "12.3" and variables such as "12"."""
     near: dict[str, Any] = Field(default_factory=dict)
     """What distinguishes near-duplicates, see `calibration`."""
+    built_from: str = ""
+    """Identifies the command and the images that made the index."""
     segments: tuple[SegmentEntry, ...] = ()
     next_file: int = 0
 

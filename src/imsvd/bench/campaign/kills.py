@@ -68,6 +68,8 @@ def kill_once(stage: Stage, name: str, draw: random.Random) -> Killed:
             # With its readers and runs, as when a machine loses power, or alone.
             rank.kill(everything=everyone)
     ended = started.wait()
+    if all(rank.wait() != -signal.SIGKILL for rank in started.ranks):
+        return Killed("", ended)  # it ended in the same moment
     return Killed(f"{'all' if everyone else f'rank {victim}'} killed after {moment:.2f} s", ended)
 
 

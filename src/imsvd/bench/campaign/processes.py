@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -77,7 +78,8 @@ class Running:
     def kill(self, number: int = signal.SIGKILL, *, everything: bool = False) -> None:
         """Send a signal to the command, or to all processes of its session."""
         if self._server.code(self.pid, 0) is None:
-            (os.killpg if everything else os.kill)(self.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # it ended in this moment
+                (os.killpg if everything else os.kill)(self.pid, number)
 
     def said(self) -> str:
         """Return what it has printed."""
