@@ -381,8 +381,8 @@ def _opened(path: Path) -> Iterator[Any]:
 
 def saved_epoch(folder: RunFolder) -> int | None:
     """Return the epoch of a run's saved encoder, or None if there is none."""
-    if not folder.encoder_weights.exists():
-        return None
+    if not folder.encoder_weights.exists() or not folder.encoder_description.exists():
+        return None  # the description is written last
     epoch = _read_header(folder.encoder_weights).get("epoch")
     return None if epoch is None else int(epoch)
 

@@ -58,6 +58,19 @@ def test_the_command_prints_what_held_out_images_show(
     assert not (out / "features").exists()
 
 
+def test_a_kill_between_the_last_files_costs_nothing(
+    made: Path, trained: Path, tmp_path: Path, command: CommandLine
+) -> None:
+    """Weights are written before their description, and the last checkpoint after both."""
+    out = Path(shutil.copytree(made, tmp_path / "run"))
+    weights = (out / "encoder.safetensors").read_bytes()
+    (out / "encoder.json").unlink()
+    max((out / "checkpoints").glob("step-*.safetensors")).unlink()
+    assert command(arguments(trained, "shapes:96", out)) == 0, command.err
+    assert (out / "encoder.json").read_bytes() == (made / "encoder.json").read_bytes()
+    assert (out / "encoder.safetensors").read_bytes()[-4096:] == weights[-4096:]
+
+
 def test_the_encoder_has_a_code(made: Path, trained: Path) -> None:
     encoder = imsvd.load(made)
     images = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)

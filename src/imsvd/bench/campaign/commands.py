@@ -105,7 +105,11 @@ def _pretrain_with_readers(world: World) -> list[str]:
 
 def _pretrain_alike(world: World) -> list[str]:
     """Pretrain without BatchNorm, which CPU processes do not share: any number of ranks is alike."""
-    norms = ("backbone.options.norm_layer=layernorm2d", "method.projector=[16]")
+    norms = (
+        "backbone.options.norm_layer=layernorm2d",
+        "method.projector=[16]",
+        "method.standardize=false",
+    )
     return _pretrain_on(world.images, world, *norms, "compute.timeout_minutes=0.1")
 
 
