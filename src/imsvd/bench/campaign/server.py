@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import contextlib
 import json
 import os
 import runpy
@@ -153,10 +154,11 @@ def _fill(filler: Path, room: int) -> None:
     """Take up the space of a file system, except for `room` bytes."""
     state = os.statvfs(filler.parent)
     taken = state.f_bavail * state.f_frsize - room
-    if taken > 0:
-        descriptor = os.open(filler, os.O_WRONLY | os.O_CREAT)
-        os.posix_fallocate(descriptor, os.fstat(descriptor).st_size, taken)
-        os.close(descriptor)
+    # Another process may have filled it meanwhile; that must not look like an error of what is opened here.
+    with contextlib.suppress(OSError):
+        if taken > 0:
+            with filler.open("ab") as file:
+                os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, taken)
 
 
 def _jump(jumps: list[float]) -> None:
