@@ -9,9 +9,9 @@ once, and a line with the id and the exit code when it has ended.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
-import contextlib
 import json
 import os
 import runpy
