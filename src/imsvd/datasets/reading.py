@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import faulthandler
 import hashlib
 import json
 import os
 import signal
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice, repeat
 from multiprocessing.queues import Queue
 from pathlib import Path
-from typing import Generic, NamedTuple, NoReturn, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 import numpy as np
 import torch
@@ -264,6 +266,9 @@ def _read_chunk(source: ImageSource, chunk: range) -> tuple[list[Tensor], list[B
 
 READER_SECONDS = 1800
 """Longest time for a batch: a worker without memory may hang instead of ending."""
+GREETINGS, GREETING_SECONDS = 2, 60
+"""Greetings per worker, as many keys as a loader sends ahead; and the time from the first to the second."""
+_SILENCE = Path(os.devnull).open("w")  # noqa: SIM115  # open as long as workers may end
 
 
 def load_batches(
@@ -281,9 +286,10 @@ def load_batches(
         workers: number of processes; 0 reads in this one.
         pin_memory: whether to place batches in memory that is fast to copy to a GPU.
     """
-    loader = DataLoader(
+    greetings = GREETINGS * workers
+    loader: DataLoader[Any] = DataLoader(
         _Reading(read),
-        sampler=keys,
+        sampler=chain(repeat(_Greeting, greetings), keys),
         batch_size=None,
         num_workers=workers,
         collate_fn=_unchanged,
@@ -295,7 +301,7 @@ def load_batches(
     )
     iterator = iter(loader)
     try:
-        yield from iterator
+        yield from islice(iterator, greetings, None)
     except InputError as error:
         # A worker's error arrives with its traceback; its last line is the message.
         message = str(error).strip().splitlines()[-1]
@@ -313,14 +319,31 @@ def load_batches(
             iterator._shutdown_workers()
 
 
-class _Reading(Dataset[Batch], Generic[Key, Batch]):
-    """A function in the form that `DataLoader` requires."""
+class _Greeting:
+    """Stands for a key at which a worker only shows that it can deliver."""
+
+
+class _Reading(Dataset[Any], Generic[Key, Batch]):
+    """A function in the form that `DataLoader` requires.
+
+    Workers answer greetings first. The first one starts the thread that delivers batches; where memory is
+    lacking, Python waits forever for a thread that could not begin, and the second one never comes.
+    """
 
     def __init__(self, read: Callable[[Key], Batch]) -> None:
         self.read = read
+        self.greeted = False
 
-    def __getitem__(self, key: Key) -> Batch:
-        return self.read(key)
+    def __getitem__(self, key: Key | type[_Greeting]) -> Batch | None:
+        if not isinstance(key, type):
+            return self.read(key)
+        if self.greeted:
+            faulthandler.cancel_dump_traceback_later()
+        else:
+            # A thread outside of Python, which ends this process without memory of its own.
+            faulthandler.dump_traceback_later(GREETING_SECONDS, exit=True, file=_SILENCE)
+        self.greeted = True
+        return None
 
 
 def _unchanged(batch: Batch) -> Batch:
