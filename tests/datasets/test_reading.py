@@ -324,7 +324,7 @@ class Starved(reading._Reading[int, Tensor]):
     """Its process starts no thread any more: without memory, Python waits for it forever."""
 
     def __getitem__(self, key: Any) -> Tensor | None:
-        threading.Thread.start = lambda _: time.sleep(1000)  # type: ignore[method-assign]
+        threading.Thread.start = lambda _: time.sleep(1000)  # type: ignore[method-assign,assignment]
         return super().__getitem__(key)
 
 
