@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import signal
+import threading
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice, repeat
@@ -339,10 +340,14 @@ class _Reading(Dataset[Any], Generic[Key, Batch]):
             return self.read(key)
         if self.greeted:
             faulthandler.cancel_dump_traceback_later()
-        else:
+            return None
+        self.greeted = True
+        try:
             # A thread outside of Python, which ends this process without memory of its own.
             faulthandler.dump_traceback_later(GREETING_SECONDS, exit=True, file=_SILENCE)
-        self.greeted = True
+            threading.Thread(target=bool).start()  # like the one that delivers
+        except (MemoryError, RuntimeError) as error:
+            _end_worker(error, None)
         return None
 
 
