@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from imsvd.errors import InputError
-from imsvd.files import complete_or_absent
+from imsvd.files import complete_or_absent, remove_leftovers
 
 
 def test_a_file_appears_when_it_is_complete(tmp_path: Path) -> None:
@@ -51,3 +51,12 @@ def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
         complete_or_absent(tmp_path / "file" / "a") as temporary,
     ):
         temporary.write_text("")
+
+
+def test_leftovers_that_cannot_be_removed_are_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / ".a.1.tmp").write_text("half")
+    remove_leftovers(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / ".b.1.tmp").mkdir()  # as on a disk that cannot be written
+    with pytest.raises(InputError, match="could not be removed"):
+        remove_leftovers(tmp_path)

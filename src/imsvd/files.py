@@ -38,7 +38,10 @@ def write_atomically(path: Path, content: bytes) -> None:
 def remove_leftovers(folder: Path) -> None:
     """Delete the temporary files of writes that a kill interrupted; nobody else may be writing."""
     for temporary in folder.glob(".*.tmp"):
-        temporary.unlink(missing_ok=True)
+        try:
+            temporary.unlink(missing_ok=True)
+        except OSError as error:
+            raise InputError(f"{temporary} could not be removed: {error.strerror}.") from error
 
 
 def _sync_folder(folder: Path) -> None:

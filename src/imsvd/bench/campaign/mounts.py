@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+_PATIENCE = 20.0
 LARGE = 64 * 2**20
 """Bytes that are enough for every command of a campaign."""
 
@@ -40,8 +42,15 @@ def unmount_leftovers(folder: Path) -> None:
 
 
 def remount(folder: Path, *options: str) -> None:
-    """Change the options of what is mounted over `folder`."""
-    _mount("-o", ",".join(("remount", *options)), str(folder))
+    """Change the options of what is mounted over `folder`, as soon as killed processes have closed its files."""
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return _mount("-o", ",".join(("remount", *options)), str(folder))
+        except subprocess.CalledProcessError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
 
 
 def _mount(*arguments: str) -> None:

@@ -21,12 +21,12 @@ def attempt(stage: Stage, name: str, draw: random.Random) -> Outcome:
             done = kill_once(stage, name, draw).done or "after the end"
         remount(work, "ro")
         ended = stage.start(name).wait()
-        # Nothing is left to write after the end.
-        if not refused_well(name, ended) and not (ended.code == 0 and done == "after the end"):
+        # After the end, or after a kill in the last moment, nothing is left to write.
+        if ended.code and not refused_well(name, ended):
             return Outcome("lost", f"{done}: no single sentence: {tail(ended)}")
         remount(work, "rw")
-        if done == "after the end":
-            return judge(stage, name, WELL, done)
+        if ended.code == 0 or done == "after the end":
+            return judge(stage, name, WELL, f"{done}: nothing was left to write")
         return judge(stage, name, stage.start(name).wait(), f"{done}: {ended.sentence}")
 
 
