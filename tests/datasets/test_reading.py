@@ -335,3 +335,23 @@ def test_a_worker_whose_thread_cannot_begin_ends_soon(monkeypatch: pytest.Monkey
     with pytest.raises(InputError, match="ran out of memory or hangs"):
         list(load_batches(torch.tensor, [1, 2, 3], workers=1))
     assert time.monotonic() - began < reading.READER_SECONDS / 10
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (EOFError(), True),
+        (ConnectionResetError(104, "Connection reset by peer"), True),
+        (FileNotFoundError(2, "No such file or directory"), True),
+        (ImportError("failed to map segment from shared object"), True),
+        (MemoryError(), True),
+        (RuntimeError("DataLoader worker (pid 1) is killed by signal: Killed."), True),
+        (RuntimeError("shapes do not fit"), False),
+        (ConnectionError("Caught ConnectionError in DataLoader worker process 0."), False),
+        (PermissionError(13, "Permission denied"), False),
+    ],
+)
+def test_errors_of_a_lost_worker_are_told_from_errors_of_reading(
+    error: Exception, lost: bool
+) -> None:
+    assert reading._is_lost_worker(error) is lost

@@ -307,8 +307,8 @@ def load_batches(
         # A worker's error arrives with its traceback; its last line is the message.
         message = str(error).strip().splitlines()[-1]
         raise InputError(message.removeprefix("imsvd.errors.InputError: ")) from error
-    except (MemoryError, RuntimeError) as error:
-        if not isinstance(error, MemoryError) and "DataLoader" not in str(error):
+    except (EOFError, ImportError, MemoryError, OSError, RuntimeError) as error:
+        if not workers or not _is_lost_worker(error):
             raise
         raise InputError(
             "a process that reads images was killed, ran out of memory or hangs; free some memory or lower "
@@ -318,6 +318,18 @@ def load_batches(
         # Workers ignore SIGTERM, so without this they would keep the program from exiting.
         if isinstance(iterator, _MultiProcessingDataLoaderIter):
             iterator._shutdown_workers()
+
+
+def _is_lost_worker(error: Exception) -> bool:
+    """Return whether a worker died or lacked memory, also for a library, rather than that reading failed."""
+    if isinstance(error, ImportError | MemoryError):
+        return True
+    if isinstance(error, RuntimeError):
+        return "DataLoader" in str(error)
+    # The connection over which a worker hands over its batch; what reading raises begins with "Caught".
+    return isinstance(error, ConnectionError | EOFError | FileNotFoundError) and not str(
+        error
+    ).startswith("Caught")
 
 
 class _Greeting:
