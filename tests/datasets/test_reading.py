@@ -344,7 +344,6 @@ def test_a_worker_whose_thread_cannot_begin_ends_soon(monkeypatch: pytest.Monkey
         (ConnectionResetError(104, "Connection reset by peer"), True),
         (FileNotFoundError(2, "No such file or directory"), True),
         (ImportError("failed to map segment from shared object"), True),
-        (MemoryError(), True),
         (RuntimeError("DataLoader worker (pid 1) is killed by signal: Killed."), True),
         (RuntimeError("shapes do not fit"), False),
         (ConnectionError("Caught ConnectionError in DataLoader worker process 0."), False),

@@ -308,7 +308,7 @@ def load_batches(
         message = str(error).strip().splitlines()[-1]
         raise InputError(message.removeprefix("imsvd.errors.InputError: ")) from error
     except (EOFError, ImportError, MemoryError, OSError, RuntimeError) as error:
-        if not workers or not _is_lost_worker(error):
+        if not isinstance(error, MemoryError) and not (workers and _is_lost_worker(error)):
             raise
         raise InputError(
             "a process that reads images was killed, ran out of memory or hangs; free some memory or lower "
@@ -322,7 +322,7 @@ def load_batches(
 
 def _is_lost_worker(error: Exception) -> bool:
     """Return whether a worker died or lacked memory, also for a library, rather than that reading failed."""
-    if isinstance(error, ImportError | MemoryError):
+    if isinstance(error, ImportError):
         return True
     if isinstance(error, RuntimeError):
         return "DataLoader" in str(error)
