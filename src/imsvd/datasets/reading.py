@@ -265,7 +265,7 @@ def _read_chunk(source: ImageSource, chunk: range) -> tuple[list[Tensor], list[B
     )
 
 
-READER_SECONDS = 1800
+READER_SECONDS = 600
 """Longest time for a batch: a worker without memory may hang instead of ending."""
 GREETINGS, GREETING_SECONDS = 2, 60
 """Greetings per worker, as many keys as a loader sends ahead; and the time from the first to the second."""
