@@ -106,6 +106,7 @@ def test_yaml_returns_the_same_configuration(name: str) -> None:
         ("optimizer.lr=.nan", ["optimizer.lr", "finite"]),
         ("optimizer.name=adam", ["optimizer.name='adam' is not possible", "'adamw'"]),
         ("method.name=vicreg", ["method.name='vicreg'", "--method vicreg"]),
+        ("method.covariance_weight=2", ["no setting of imsvd, only of vicreg"]),
         ("method.units=7", ["Width 512 is not divisible by units 7", "511 or 518"]),
         ("method.units=[256, 255]", ["does not match", "511"]),
         ("training.accumulate_batches=4", ["gradient accumulation is refused", "not the mean"]),

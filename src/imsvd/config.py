@@ -283,10 +283,23 @@ def override(config: Config, assignments: Iterable[str]) -> Config:
             raise InputError(f"{key} is a setting of `imsvd discretize`; leave it out.")
         if key.startswith("init.") and config.init is None:
             raise InputError(f"{key} is a setting of `imsvd pretrain --init`; leave it out.")
+        refuse_setting_of_another_method(key, config.method)
         if key.startswith("code.") and values["code"] is None:
             values["code"] = {}  # one of its settings switches it on
         assign(values, key, value, setting_keys())
     return parse_config(values)
+
+
+def refuse_setting_of_another_method(key: str, method: MethodSettings) -> None:
+    """Raise if `key` is a setting of other methods only."""
+    name = key.removeprefix("method.")
+    if name == key or name in type(method).model_fields:
+        return
+    owners = [other for other, (kind, _) in METHODS.items() if name in kind.model_fields]
+    if owners:
+        raise InputError(
+            f"{key} is no setting of {method.name}, only of {', '.join(owners)}; leave it out."
+        )
 
 
 def to_yaml(config: Config) -> str:

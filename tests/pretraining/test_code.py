@@ -204,10 +204,11 @@ def test_a_run_with_a_code_resumes_exactly(tmp_path: Path, monkeypatch: pytest.M
 def test_a_method_without_variables_gets_a_code_that_other_commands_use(
     tmp_path: Path, command: tiny.CommandLine
 ) -> None:
-    sets = [part for part in tiny.SETTINGS if not part.startswith("method.units")]
+    shared = ("method.projector", "backbone", "optimizer", "training", "compute")
+    sets = [part for part in tiny.SETTINGS if part.startswith(shared)]
     arguments = ["pretrain", "shapes:128", "--recipe", "shapes", "--method", "vicreg"]
     arguments += ["--out", str(tmp_path / "run")]
-    for setting in (*sets, "code.variables=5", "code.hidden=16"):
+    for setting in (*sets, "code.variables=5", "code.units=4", "code.hidden=16"):
         arguments += ["--set", setting]
     assert command(arguments) == 0, command.err
     (head,) = (line for line in command.out.splitlines() if line.lstrip().startswith("epoch"))
