@@ -9,7 +9,13 @@ from torch import Tensor, nn
 
 from imsvd.information import resolve_units
 from imsvd.losses.imsvd import IMSVDLoss
-from imsvd.methods.base import DiscreteMethod, PairwiseMethod
+from imsvd.methods.base import (
+    DiscreteMethod,
+    MethodOutput,
+    PairwiseMethod,
+    mean_output,
+    view_pairs,
+)
 from imsvd.methods.settings import DISCRETE_LABELS, CodeHead, MethodSettings, layer_widths
 
 COOLING = 0.9
@@ -126,6 +132,13 @@ class IMSVD(PairwiseMethod, DiscreteMethod):
         if self.final_temperature < 1:
             logits = [values / self.temperature for values in logits]
         return features, logits
+
+    def forward(self, views: Sequence[Tensor], samples: Tensor) -> MethodOutput:
+        """Compute the mean loss of all pairs, with the joint entropies of a view computed once."""
+        del samples
+        features, embeddings = self.project(views)
+        output = self.loss.of_views(embeddings, view_pairs(len(views)))
+        return mean_output([output], features, embeddings)
 
     def after_step(self, progress: float) -> None:
         """Lower the temperature."""

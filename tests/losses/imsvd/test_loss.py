@@ -1,3 +1,4 @@
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,9 +10,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from imsvd import distributed
 from imsvd.errors import InputError
-from imsvd.losses.imsvd import IMSVDLoss, Invariance, Joint, Normalization
+from imsvd.losses.base import LossOutput
+from imsvd.losses.imsvd import IMSVDLoss, Invariance, Joint, Normalization, kernel
 from tests import gloo
 from tests.launches import Launches
+from tests.losses.parity import assert_ranks_equal_one_process, embeddings
 from tests.oracles import imsvd as oracle
 
 KEYS = ("invariance", "diagonal_entropy", "off_diagonal_entropy")
@@ -119,6 +122,53 @@ def test_small_logits_are_rewarded_by_the_square_and_punished_by_the_fourth_powe
 
     growth = departure(2e-3) / departure(1e-3)
     torch.testing.assert_close(growth, growth.new_tensor([4.0, 4.0, 16.0]), rtol=0.02, atol=0)
+
+
+PAIRS = ((0, 1), (0, 2), (1, 2), (0, 3), (1, 3))
+
+
+def mean_of_pairs(loss: IMSVDLoss, views: list[Tensor]) -> LossOutput:
+    found = [loss(views[a], views[b]) for a, b in PAIRS]
+    terms = {key: torch.stack([output.terms[key] for output in found]).mean() for key in KEYS}
+    return LossOutput(torch.stack([output.loss for output in found]).mean(), terms)
+
+
+@pytest.mark.parametrize("invariance", ["inner_product", "cross_entropy"])
+@pytest.mark.parametrize("joint", ["cross", "within"])
+def test_the_loss_of_several_views_is_the_mean_over_their_pairs(
+    joint: Joint, invariance: Invariance
+) -> None:
+    loss = loss_from((0.5, 2.0, 3.0), [3, 2, 4], joint=joint, invariance=invariance, tile_rows=2)
+    views = [logits(7, 9, seed) for seed in range(4)]
+    expected, found = mean_of_pairs(loss, views), loss.of_views(views, PAIRS)
+    assert relative_error(found.loss, expected.loss) <= 1e-12
+    assert relative_error(gradients(found.loss, *views), gradients(expected.loss, *views)) <= 1e-12
+    for key in KEYS:
+        assert relative_error(found.terms[key], expected.terms[key]) <= 1e-12
+
+
+def test_joint_entropies_of_a_view_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    once = kernel.off_diagonal
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return once(*arguments)
+
+    monkeypatch.setattr(kernel, "off_diagonal", counted)
+    views = [logits(7, 9, seed) for seed in range(4)]
+    IMSVDLoss(3, joint="within").of_views(views, PAIRS)
+    assert len(calls) == len(views)
+
+
+def four_views(*views: Tensor, joint: Joint) -> LossOutput:
+    return IMSVDLoss([2, 5, 3], joint=joint, tile_rows=3).of_views(views, PAIRS)
+
+
+@pytest.mark.parametrize("joint", ["cross", "within"])
+def test_ranks_share_the_loss_of_several_views(joint: Joint) -> None:
+    build = partial(partial, four_views, joint=joint)
+    assert_ranks_equal_one_process(build, [embeddings(6, 10, seed=1, views=4)])
 
 
 def test_views_that_disagree_look_independent_to_the_cross_joint_entropy_alone() -> None:

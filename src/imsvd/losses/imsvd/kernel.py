@@ -3,14 +3,15 @@
 As a chain of ordinary operations, the loss would keep both q, their gradients, and a copy of these
 per term: more than eight times `(batch, width)`. Here the forward pass
 
-1. computes q of both views and the diagonal of the joint matrix, a mean over the global batch;
+1. computes q of all views and, for every pair of them, the diagonal of the joint matrix, a mean over
+   the global batch;
 2. computes the off-diagonal entropy and its gradients with respect to q, tile by tile;
 3. drops q, recomputes it a few samples at a time, and pulls everything back to the logits.
 
 Step 3 needs no handwritten derivative of the softmax or of the similarity. Once the joint matrix is
 known, both entropies reach the logits through constant gradients of q, a sample at a time: those of
 step 2 plus `slope · q2` and `slope · q1` from the diagonal. Autograd pulls them back together with
-the similarity, and the result overwrites them. At most four times `(batch, width)` exist.
+the similarity, and the result overwrites them. At most twice as many `(batch, width)` exist as views.
 
 **Tiles.** P = q1ᵀ q2 / N is `(width, width)`, 66.6 million cells at the paper's size, and never exists
 as a whole. Step 2 computes a tile of its rows, turns it in place into the slope of the loss, and
@@ -23,6 +24,9 @@ multiplies it into both gradients before the next tile takes its place:
 
 The factor e supplies the "+ 1" of d(P log P)/dP for free, and the value needs no pass of its own:
 Σ P (log P + 1) = ⟨q1, gradient of q1⟩, from which Σ P, known from N·M sums, is subtracted.
+
+Within a view, q2 is q1: the matrix is symmetric, the second product gives half of the gradient, and
+there is no third. A view that belongs to several pairs is computed once.
 
 Probabilities are kept above `sqrt(tiny)`, so that cells never underflow and their logarithms and
 slopes stay finite at exact zeros and at exact collapse; the value changes by less than rounding.
@@ -37,6 +41,8 @@ rows. Per rank and step, with D the width:
 | received by the all-to-all of the gradient of q1 | N D (W - 1) / W² numbers |
 | received by the reduce-scatter of the gradient of q2 | N D (W - 1) / W numbers (gloo: double) |
 | memory beyond the local batch | (3 + 1 / W) N D numbers and one tile |
+
+Within a view, there are 4 N D² / W operations, one all-gather of N D numbers and no reduce-scatter.
 """
 
 import itertools
@@ -60,6 +66,10 @@ TILE_BYTES = 128 * 2**20
 MAX_TILE_ROWS = 1024
 
 
+Pairs = Sequence[tuple[int, int]]
+"""Positions of the two views of every pair that is compared."""
+
+
 class LossShape(NamedTuple):
     """Everything about the loss that is not data.
 
@@ -80,21 +90,27 @@ class LossShape(NamedTuple):
     tile_rows: int | None
 
 
-def fused_loss(first: Tensor, second: Tensor, shape: LossShape) -> LossOutput:
-    """Loss of two views' logits, `(batch, width)` each, and the terms that were computed."""
-    if torch.is_grad_enabled() and (first.requires_grad or second.requires_grad):
-        loss, *terms = _FusedLoss.apply(first, second, shape)
+def fused_loss(views: Sequence[Tensor], pairs: Pairs, shape: LossShape) -> LossOutput:
+    """Mean loss of `pairs` of views, and the terms that were computed.
+
+    Args:
+        views: logits, `(batch, width)` each.
+        pairs: positions of the two views of every pair.
+        shape: everything else.
+    """
+    if torch.is_grad_enabled() and any(view.requires_grad for view in views):
+        loss, *terms = _FusedLoss.apply(shape, tuple(pairs), *views)
     else:
-        (loss, *terms), _ = _evaluate(first, second, shape, with_gradients=False)
+        (loss, *terms), _ = _evaluate(views, pairs, shape, with_gradients=False)
     return LossOutput(loss, dict(zip(TermFactors._fields, terms, strict=False)))
 
 
 class _FusedLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, first: Tensor, second: Tensor, shape: LossShape) -> tuple[Tensor, ...]:
-        values, gradients = _evaluate(first, second, shape, with_gradients=True)
+    def forward(ctx: Any, shape: LossShape, pairs: Pairs, *views: Tensor) -> tuple[Tensor, ...]:
+        values, gradients = _evaluate(views, pairs, shape, with_gradients=True)
         ctx.save_for_backward(*gradients)
-        ctx.dtypes = first.dtype, second.dtype
+        ctx.dtypes = [view.dtype for view in views]
         ctx.mark_non_differentiable(*values[1:])
         return values
 
@@ -107,31 +123,33 @@ class _FusedLoss(torch.autograd.Function):
             )
         saved = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         # Out of place: the graph may be kept and walked again.
-        return (*((tensor * gradients[0]).to(dtype) for tensor, dtype in saved), None)
+        return (None, None, *((tensor * gradients[0]).to(dtype) for tensor, dtype in saved))
 
 
 def _evaluate(
-    first: Tensor, second: Tensor, shape: LossShape, with_gradients: bool
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, Tensor] | tuple[()]]:
+    views: Sequence[Tensor], pairs: Pairs, shape: LossShape, with_gradients: bool
+) -> tuple[tuple[Tensor, ...], Sequence[Tensor]]:
     """(total, terms in the order of `TermFactors`) and, if wanted, the gradients of the logits."""
     scales, weights = shape.scales, shape.weights
-    with torch.autocast(first.device.type, enabled=False), torch.no_grad():
-        q1 = keep_positive_(soft_discretize(first, shape.sizes))
-        q2 = keep_positive_(soft_discretize(second, shape.sizes))
-        diagonal = diagonal_joint(q1, q2)
-        entropies = [-scales.diagonal_entropy * entropy(diagonal)]
-        gradients: tuple[Tensor, Tensor] | None = None
+    with torch.autocast(views[0].device.type, enabled=False), torch.no_grad():
+        qs = [keep_positive_(soft_discretize(view, shape.sizes)) for view in views]
+        diagonals = torch.stack([diagonal_joint(qs[a], qs[b]) for a, b in pairs])
+        entropies = [
+            -scales.diagonal_entropy * torch.stack([entropy(row) for row in diagonals]).mean()
+        ]
+        gradients: list[Tensor] | None = None
         if weights.off_diagonal_entropy:
             # The world size turns a share of the global gradient into what DDP is to average.
             weight = weights.off_diagonal_entropy * scales.off_diagonal_entropy
             scale = weight * distributed.world_size() if with_gradients else None
-            value, gradients = _off_diagonal_of_views(q1, q2, shape, scale)
+            value, gradients = _off_diagonal_of_views(qs, pairs, shape, scale)
             entropies.append(scales.off_diagonal_entropy * value)
         elif with_gradients:
-            gradients = torch.zeros_like(q1), torch.zeros_like(q2)
-        del q1, q2
-        slope = weights.diagonal_entropy * scales.diagonal_entropy * (diagonal.log() + 1)
-        terms = (_pull_back(first, second, shape, slope, gradients), *entropies)
+            gradients = [torch.zeros_like(q) for q in qs]
+        del qs
+        slopes = weights.diagonal_entropy * scales.diagonal_entropy * (diagonals.log() + 1)
+        slopes /= len(pairs)
+        terms = (_pull_back(views, pairs, shape, slopes, gradients), *entropies)
         total = torch.stack([w * t for w, t in zip(weights, terms, strict=False)]).sum()
         return (total, *terms), gradients or ()
 
@@ -165,32 +183,35 @@ def diagonal_joint(q1: Tensor, q2: Tensor) -> Tensor:
 
 
 def _pull_back(
-    first: Tensor,
-    second: Tensor,
+    views: Sequence[Tensor],
+    pairs: Pairs,
     shape: LossShape,
-    slope: Tensor,
-    gradients: tuple[Tensor, Tensor] | None,
+    slopes: Tensor,
+    gradients: list[Tensor] | None,
 ) -> Tensor:
     """Similarity over the global batch; turns gradients of q, in place, into those of the logits.
 
     The local means over samples need no factor for the ranks: DDP's average of them is global.
     """
     similarity_of = cross_entropy if shape.cross_entropy else inner_product
-    similarity = slope.new_zeros(())
+    similarity = slopes.new_zeros(())
     weight = torch.full_like(similarity, shape.weights.invariance)
-    for rows in _chunks(first):
+    batch = len(views[0])
+    for rows in _chunks(views[0]):
         with torch.set_grad_enabled(gradients is not None):
-            logits = [at_least_float32(view[rows].detach()) for view in (first, second)]
+            logits = [at_least_float32(view[rows].detach()) for view in views]
             for view in logits:
                 view.requires_grad_(gradients is not None)
-            q1, q2 = (soft_discretize(view, shape.sizes) for view in logits)
-            chunk = similarity_of(q1, q2, shape.sizes) * (len(q1) / len(first))
+            qs = [soft_discretize(view, shape.sizes) for view in logits]
+            of_pairs = [similarity_of(qs[a], qs[b], shape.sizes) for a, b in pairs]
+            chunk = torch.stack(of_pairs).mean() * (len(qs[0]) / batch)
         similarity += chunk.detach()
         if gradients is not None:
             of_q = [gradient[rows] for gradient in gradients]
-            for gradient, other in zip(of_q, (q2, q1), strict=True):
-                gradient.addcmul_(slope, other, value=1 / len(first))
-            pulled = torch.autograd.grad((chunk, q1, q2), logits, (weight, *of_q))
+            for (a, b), slope in zip(pairs, slopes, strict=True):
+                of_q[a].addcmul_(slope, qs[b], value=1 / batch)
+                of_q[b].addcmul_(slope, qs[a], value=1 / batch)
+            pulled = torch.autograd.grad((chunk, *qs), logits, (weight, *of_q))
             for gradient, of_logits in zip(of_q, pulled, strict=True):
                 gradient.copy_(of_logits)
     return distributed.all_reduce_sum(similarity) / distributed.world_size()
@@ -206,32 +227,52 @@ class OffDiagonal(NamedTuple):
 
     Attributes:
         value: scalar, over the global batch.
-        gradients: scaled gradients of `q1` and `q2`, `(batch, width)` each; None if not requested.
+        gradients: scaled gradients of the q of every view, `(batch, width)` each; None if not requested.
     """
 
     value: Tensor
-    gradients: tuple[Tensor, Tensor] | None
+    gradients: list[Tensor] | None
 
 
 def _off_diagonal_of_views(
-    q1: Tensor, q2: Tensor, shape: LossShape, scale: float | None
+    qs: Sequence[Tensor], pairs: Pairs, shape: LossShape, scale: float | None
 ) -> OffDiagonal:
-    """Off-diagonal entropy between the views (Eq. 11), or the mean of those within each (Eq. 9)."""
-    if not shape.within_views:
-        return off_diagonal(q1, q2, shape.sizes, scale, shape.tile_rows)
-    values, gradients = [], []
-    for q in (q1, q2):
-        half = None if scale is None else scale / 2
-        value, of_both_sides = off_diagonal(q, q, shape.sizes, half, shape.tile_rows)
-        values.append(value / 2)
-        if of_both_sides is not None:
-            gradients.append(of_both_sides[0].add_(of_both_sides[1]))
-    return OffDiagonal(values[0] + values[1], (gradients[0], gradients[1]) if gradients else None)
+    """Mean over pairs of the entropies between their views (Eq. 11), or within each (Eq. 9)."""
+    if shape.within_views:
+        return _off_diagonal_within(qs, pairs, shape, scale)
+    of_pair = None if scale is None else scale / len(pairs)
+    values = []
+    gradients: dict[int, Tensor] = {}
+    for pair in pairs:
+        first, second = (qs[view] for view in pair)
+        found = off_diagonal(first, second, shape.sizes, of_pair, shape.tile_rows)
+        values.append(found.value)
+        for view, gradient in zip(pair, found.gradients or (), strict=False):
+            known = gradients.get(view)
+            gradients[view] = gradient if known is None else known.add_(gradient)
+    ordered = None if scale is None else [gradients[view] for view in range(len(qs))]
+    return OffDiagonal(torch.stack(values).mean(), ordered)
+
+
+def _off_diagonal_within(
+    qs: Sequence[Tensor], pairs: Pairs, shape: LossShape, scale: float | None
+) -> OffDiagonal:
+    """Mean over the views of all pairs; a view of several pairs is computed once."""
+    value = qs[0].new_zeros(())
+    gradients: list[Tensor] = []
+    for view, q in enumerate(qs):
+        share = sum(view in pair for pair in pairs) / (2 * len(pairs))
+        # The matrix of one view is symmetric: the gradients of its two sides are equal.
+        of_both_sides = None if scale is None else 2 * scale * share
+        found = off_diagonal(q, None, shape.sizes, of_both_sides, shape.tile_rows)
+        value = value + share * found.value
+        gradients += found.gradients or []
+    return OffDiagonal(value, None if scale is None else gradients)
 
 
 def off_diagonal(
     q1: Tensor,
-    q2: Tensor,
+    q2: Tensor | None,
     sizes: Sequence[int],
     gradient_scale: float | None,
     tile_rows: int | None,
@@ -240,23 +281,28 @@ def off_diagonal(
 
     Args:
         q1: `(batch, width)`, this rank's samples, from `keep_positive_`.
-        q2: the same of the other view.
+        q2: the same of the other view; None stands for `q1` again, and gives the gradient of one
+            side only, at two thirds of the operations.
         sizes: units of each variable.
         gradient_scale: nonzero factor of the gradients. `world_size` times the weight of the term
             makes DDP's average the gradient of the global loss.
         tile_rows: rows of the joint matrix held at a time, or None.
     """
     with torch.autocast(q1.device.type, enabled=False), torch.no_grad():
-        tiles = _Tiles(distributed.all_gather(q1), distributed.all_gather(q2), sizes, tile_rows)
+        everyone = distributed.all_gather(q1)
+        other = everyone if q2 is None else distributed.all_gather(q2)
+        tiles = _Tiles(everyone, other, sizes, tile_rows)
         if gradient_scale is None:
             return OffDiagonal(distributed.all_reduce_sum(tiles.value()), None)
-        share, columns, partial = tiles.gradients(gradient_scale)
-        own_mass = _off_diagonal_mass(q1, q2, sizes) / tiles.batch
+        share, columns, partial = tiles.gradients(gradient_scale, both=q2 is not None)
+        own_mass = _off_diagonal_mass(q1, q1 if q2 is None else q2, sizes) / tiles.batch
         value = distributed.all_reduce_sum(share - own_mass)
         widths = distributed.share_sizes(sum(sizes))
         del tiles
-        first = distributed.columns_to_owners(columns, widths)
-        return OffDiagonal(value, (first, distributed.reduce_scatter_sum(partial)))
+        gradients = [distributed.columns_to_owners(columns, widths)]
+        if partial is not None:
+            gradients.append(distributed.reduce_scatter_sum(partial))
+        return OffDiagonal(value, gradients)
 
 
 def _off_diagonal_mass(q1: Tensor, q2: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -286,10 +332,10 @@ class _Tiles:
             total -= self._without_diagonal_blocks(tile, rows).sum()
         return total
 
-    def gradients(self, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Σ P (log P + 1), gradient of `q1` for own columns, this rank's part of that of `q2`."""
+    def gradients(self, scale: float, *, both: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Σ P (log P + 1), gradient of `q1` for own columns, this rank's part of that of `q2` if `both`."""
         columns = self.q1.new_empty(self.batch, self.own.stop - self.own.start)
-        partial = torch.zeros_like(self.q2)
+        partial = torch.zeros_like(self.q2) if both else None
         total = self.q1.new_zeros(())
         alpha = scale / self.batch
         for rows in self._rows():
@@ -297,7 +343,8 @@ class _Tiles:
             q1 = self.q1[:, rows]
             own = columns[:, rows.start - self.own.start : rows.stop - self.own.start]
             own.addmm_(self.q2, slope.T, beta=0, alpha=alpha)
-            partial.addmm_(q1, slope, alpha=alpha)
+            if partial is not None:
+                partial.addmm_(q1, slope, alpha=alpha)
             total += (q1 * own).sum()
         return total / scale, columns, partial
 

@@ -24,6 +24,7 @@ them by the cross-joint entropy of q'ᵀ q'' on the grounds that the views agree
 the cross-joint entropy is large for that reason alone.
 """
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 from torch import Tensor
@@ -32,7 +33,7 @@ from imsvd.errors import InputError
 from imsvd.information import Units, resolve_units
 from imsvd.losses.base import Loss, LossOutput
 from imsvd.losses.imsvd.bounds import IMSVDBounds, TermFactors, imsvd_bounds
-from imsvd.losses.imsvd.kernel import LossShape, fused_loss
+from imsvd.losses.imsvd.kernel import LossShape, Pairs, fused_loss
 
 Invariance = Literal["inner_product", "cross_entropy"]
 Normalization = Literal["averaged", "paper"]
@@ -62,7 +63,7 @@ class IMSVDLoss(Loss):
             entry among the terms; the other terms are cheap and always reported.
         normalization: `"averaged"` as in the released code, or `"paper"`.
         joint: joint probabilities of the off-diagonal entropy, `"cross"` between the two views
-            (Eq. 11) or `"within"` each of them (Eq. 9), at twice the cost.
+            (Eq. 11) or `"within"` each of them (Eq. 9), with four matrix products instead of three.
         tile_rows: rows of the joint matrix held at a time; chosen from the width by default.
     """
 
@@ -93,19 +94,33 @@ class IMSVDLoss(Loss):
 
     def forward(self, first: Tensor, second: Tensor) -> LossOutput:
         """Loss of two views' logits, `(batch, width)` each."""
-        if first.shape != second.shape or first.ndim != 2 or not len(first):
-            shapes = f"{tuple(first.shape)} and {tuple(second.shape)}"
-            raise InputError(f"IMSVDLoss needs two equal (batch, width) embeddings, got {shapes}.")
-        sizes = resolve_units(first.shape[-1], self.units)
-        shape = LossShape(
-            sizes,
-            cross_entropy=self.invariance == "cross_entropy",
-            scales=term_scales(len(sizes), self.normalization),
-            weights=self.weights,
-            within_views=self.joint == "within",
-            tile_rows=self.tile_rows,
+        return self.of_views((first, second), ((0, 1),))
+
+    def of_views(self, views: Sequence[Tensor], pairs: Pairs) -> LossOutput:
+        """Mean loss of pairs of views; what is the same for several pairs is computed once.
+
+        Args:
+            views: logits, `(batch, width)` each.
+            pairs: positions of the two views of every pair; every view belongs to one at least.
+        """
+        given = {view.shape for view in views}
+        (shape,) = given if len(given) == 1 else (None,)
+        if shape is None or len(shape) != 2 or not shape[0]:
+            shapes = " and ".join(str(tuple(view.shape)) for view in views)
+            raise InputError(f"IMSVDLoss needs equal (batch, width) embeddings, got {shapes}.")
+        sizes = resolve_units(shape[-1], self.units)
+        return fused_loss(
+            views,
+            pairs,
+            LossShape(
+                sizes,
+                cross_entropy=self.invariance == "cross_entropy",
+                scales=term_scales(len(sizes), self.normalization),
+                weights=self.weights,
+                within_views=self.joint == "within",
+                tile_rows=self.tile_rows,
+            ),
         )
-        return fused_loss(first, second, shape)
 
     def bounds(self, batch_size: int, width: int) -> IMSVDBounds:
         """Reference values for a global batch: terms without weights, totals with them."""
