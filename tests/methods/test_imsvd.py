@@ -9,6 +9,7 @@ from imsvd import distributed
 from imsvd.information import soft_discretize
 from imsvd.losses.imsvd import IMSVDLoss, Joint
 from imsvd.methods import IMSVD, IMSVDSettings
+from imsvd.methods.base import view_pairs
 from tests import gloo
 from tests.methods.networks import NormFree
 
@@ -127,6 +128,25 @@ def test_local_views_are_compared_with_both_large_ones() -> None:
     embeddings = [method.projector(method.backbone(view)) for view in crops]
     losses = [method.loss(embeddings[a], embeddings[b]).loss for a, b in pairs]
     torch.testing.assert_close(output.loss, sum(losses) / 5)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.75])
+def test_a_linear_head_of_the_features_has_its_share_of_the_loss(share: float) -> None:
+    method = build(linear_share=share, final_temperature=0.1)
+    method.after_step(0.45)
+    crops = views() + [view.flip(0) for view in views()]
+    output = method(crops, torch.arange(BATCH))
+    features = [method.backbone(view) for view in crops]
+    found = []
+    for head in (method.projector, method.linear):
+        logits = [head(feature) / method.temperature for feature in features]
+        found.append(method.loss.of_views(logits, view_pairs(len(crops))))
+    own, linear = found
+    torch.testing.assert_close(output.loss, (1 - share) * own.loss + share * linear.loss)
+    for name, term in output.terms.items():
+        torch.testing.assert_close(term, (1 - share) * own.terms[name] + share * linear.terms[name])
+    assert [type(layer) for layer in method.linear] == [nn.Linear]
+    assert not any("linear" in name for name in build().state_dict())
 
 
 def test_the_smallest_form_keeps_the_units_of_two_variables() -> None:

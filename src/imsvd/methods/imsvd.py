@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from imsvd.information import resolve_units
+from imsvd.losses.base import LossOutput
 from imsvd.losses.imsvd import IMSVDLoss
 from imsvd.methods.base import (
     DiscreteMethod,
@@ -17,6 +18,7 @@ from imsvd.methods.base import (
     view_pairs,
 )
 from imsvd.methods.settings import DISCRETE_LABELS, CodeHead, MethodSettings, layer_widths
+from imsvd.networks import feature_width, projector
 
 COOLING = 0.9
 """Share of the training in which the temperature falls."""
@@ -46,6 +48,13 @@ class IMSVDSettings(MethodSettings):
     joint: Literal["cross", "within"] = Field(
         "cross",
         description="joint probabilities of OE: across the views (Eq. 11), or within each (Eq. 9)",
+    )
+    linear_share: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of the loss that a linear head of the features has beside the projector; "
+        "the paper has none",
     )
     final_temperature: float = Field(
         1.0,
@@ -100,9 +109,14 @@ class IMSVD(PairwiseMethod, DiscreteMethod):
     Where `final_temperature` is below 1, the logits are divided by a temperature that falls
     geometrically. Entropies of soft probabilities flatter a code: undecided variables look even and
     independent. A low temperature makes them the entropies of the hard codes that people use.
+
+    Where `linear_share` is above 0, a linear map of the features has the same loss as the projector.
+    What the hidden layer could make of the features, they then have to show by themselves, which is
+    how neighbors and linear classifiers read them.
     """
 
     loss: IMSVDLoss
+    linear: nn.Sequential
     temperature: Tensor
 
     def __init__(self, settings: IMSVDSettings, backbone: nn.Module, num_samples: int = 0) -> None:
@@ -112,6 +126,9 @@ class IMSVD(PairwiseMethod, DiscreteMethod):
         )
         super().__init__(backbone, settings.projector, last)
         self.width = settings.projector[-1]
+        self.linear_share = settings.linear_share
+        if self.linear_share:
+            self.linear = projector((feature_width(backbone), self.width), last=last)
         self.units = settings.code_head.units
         self.loss = IMSVDLoss(
             settings.units,
@@ -129,15 +146,22 @@ class IMSVD(PairwiseMethod, DiscreteMethod):
     def project(self, views: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Return the features and the logits of every view."""
         features, logits = super().project(views)
+        return features, self._at_temperature(logits)
+
+    def _at_temperature(self, logits: list[Tensor]) -> list[Tensor]:
         if self.final_temperature < 1:
-            logits = [values / self.temperature for values in logits]
-        return features, logits
+            return [values / self.temperature for values in logits]
+        return logits
 
     def forward(self, views: Sequence[Tensor], samples: Tensor) -> MethodOutput:
         """Compute the mean loss of all pairs, with the joint entropies of a view computed once."""
         del samples
         features, embeddings = self.project(views)
-        output = self.loss.of_views(embeddings, view_pairs(len(views)))
+        pairs = view_pairs(len(views))
+        output = self.loss.of_views(embeddings, pairs)
+        if self.linear_share:
+            logits = self._at_temperature([self.linear(feature) for feature in features])
+            output = _mixed(output, self.loss.of_views(logits, pairs), self.linear_share)
         return mean_output([output], features, embeddings)
 
     def after_step(self, progress: float) -> None:
@@ -150,3 +174,11 @@ class IMSVD(PairwiseMethod, DiscreteMethod):
         """Return the ideal, uniform and collapsed values and the limit of a batch."""
         bounds = self.loss.bounds(batch_size, self.width)
         return {name: dict(row._asdict()) for name, row in bounds._asdict().items()}
+
+
+def _mixed(first: LossOutput, second: LossOutput, share: float) -> LossOutput:
+    """Return the mean of two losses and of their terms, in which the second has `share`."""
+    terms = {
+        name: torch.lerp(term, second.terms[name], share) for name, term in first.terms.items()
+    }
+    return LossOutput(torch.lerp(first.loss, second.loss, share), terms)
