@@ -1,6 +1,7 @@
 """Backbones that no run trained: opened by name, with weights that match or a sentence that says why not."""
 
 import json
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,27 @@ def test_every_key_that_does_not_match_is_named(
     assert "\n" not in str(caught.value)
 
 
+def test_every_key_of_another_network_is_named(tmp_path: Path) -> None:
+    """`blocks.0.0.bn1.weight` is no `bn1.weight` under a prefix, which would hide all other keys."""
+    path = tmp_path / "a.pth"
+    other = timm.create_model("tf_efficientnet_lite0").state_dict()
+    torch.save(other, path)
+    with pytest.raises(InputError, match="does not fit the network") as caught:
+        open_encoder(f"timm:resnet18:{path}")
+    named = str(caught.value).partition("unexpected: ")[2].partition(";")[0].split(", ")
+    kept = {key for key in other if not key.startswith(("classifier.", "bn1."))}
+    assert kept <= set(named)
+
+
+def test_keys_beside_a_network_that_does_not_fit_are_named(state: State, tmp_path: Path) -> None:
+    path = tmp_path / "a.pth"
+    content = prefixed("backbone.")(without("layer4.")(state))
+    torch.save(content | {"backbon.layer4.0.conv1.weight": torch.zeros(1)}, path)
+    with pytest.raises(InputError, match="missing: layer4") as caught:
+        open_encoder(f"timm:resnet18:{path}")
+    assert "outside the network: backbon.layer4.0.conv1.weight" in str(caught.value)
+
+
 def test_many_keys_are_counted_by_part() -> None:
     keys = [f"layer1.{number}" for number in range(7)]
     assert summarize_keys([*keys, "fc.bias"]) == "layer1.* (7 keys), fc.* (1 keys)"
@@ -224,6 +246,8 @@ def test_offline_is_one_sentence_with_a_remedy(
     library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
+        retries = logging.getLogger("huggingface_hub.utils._http")
+        assert not retries.isEnabledFor(logging.WARNING), "retries would be printed"
         raise OSError("no\nroute to host")
 
     monkeypatch.setattr(timm, "create_model", fail)

@@ -141,6 +141,10 @@ LIBRARIES: dict[str, Callable[[str, bool], Backbone]] = {
 
 
 def _download(spec: BackboneSpec, build: Callable[[str, bool], Backbone]) -> Backbone:
+    # Its retries would be printed before the one sentence that says what is wrong.
+    hub = logging.getLogger("huggingface_hub")
+    level = hub.level
+    hub.setLevel(logging.ERROR)
     try:
         return build(spec.name, True)
     except InputError:
@@ -152,6 +156,8 @@ def _download(spec: BackboneSpec, build: Callable[[str, bool], Backbone]) -> Bac
             f"the pretrained weights of {spec.library}:{spec.name} could not be fetched ({reason}); "
             f"connect to the internet once, or use a file: {spec.library}:{spec.name}:FILE."
         ) from error
+    finally:
+        hub.setLevel(level)
 
 
 def load_weights(backbone: Backbone, path: Path) -> None:
@@ -173,6 +179,8 @@ def load_weights(backbone: Backbone, path: Path) -> None:
         if key in inside or not key.endswith("num_batches_tracked")
     }
     if problems := compare_keys(inside, wanted):
+        if beside:  # one of them may be a missing key under another name
+            problems += f"; outside the network: {', '.join(beside)}"
         raise InputError(
             f"{path} does not fit the network ({problems}); use weights of this network, or name the "
             "network they belong to."
@@ -237,7 +245,11 @@ def _inside_prefix(
     prefixes = Counter(
         prefix for key in state for prefix in _prefixes(key) if key[len(prefix) :] in expected
     )
-    prefix = prefixes.most_common(1)[0][0] if prefixes else ""
+    prefix, count = prefixes.most_common(1)[0] if prefixes else ("", 0)
+    if 2 * count < len(expected):
+        prefix = (
+            ""  # a block of another network, such as `blocks.0.0.`, has some of the names by chance
+        )
     inside = {key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)}
     return inside, [key for key in state if not key.startswith(prefix)]
 
