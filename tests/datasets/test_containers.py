@@ -66,7 +66,10 @@ def test_every_malformed_image_is_reported_once_and_replaced(tmp_path: Path, wri
 @each_form
 def test_too_many_bad_images_stop_the_run(tmp_path: Path, write: Writer) -> None:
     source = open_source(write(tmp_path, {**malformed(), **pictures("zz-good.png")}))
-    with pytest.raises(InputError, match=r"of 45 images .* more than the 5\.0% allowed"):
+    with pytest.raises(
+        InputError,
+        match=r"of 45 images .* more than the 5\.0% allowed.*; remove them or raise data\.bad_image_limit\.",
+    ):
         Quarantine(source, limit=0.05).report(read_or_replace(source, 0)[2])
 
 

@@ -101,12 +101,19 @@ class Quarantine:
     """The list of bad images, kept in the main process and in `path`, one JSON object per line.
 
     An existing list is loaded, without images that have been repaired since. More bad images than
-    `limit`, a fraction of the source, raise `InputError`.
+    `limit`, a fraction of the source, raise `InputError`, which names the `setting` of the limit.
     """
 
-    def __init__(self, source: ImageSource, limit: float = 0.01, path: Path | None = None) -> None:
+    def __init__(
+        self,
+        source: ImageSource,
+        limit: float = 0.01,
+        path: Path | None = None,
+        setting: str = "data.bad_image_limit",
+    ) -> None:
         self._source = source
         self._limit = limit
+        self._setting = setting
         self._path = path
         self._bad: dict[int, BadImage] = {}
         if path is not None and path.exists():
@@ -161,7 +168,7 @@ class Quarantine:
         raise InputError(
             f"{self.count:,} of {total:,} images ({self.count / total:.1%}, more than the "
             f"{self._limit:.1%} allowed) cannot be read; the first is {first.identity} "
-            f"({first.reason}){listed}."
+            f"({first.reason}){listed}; remove them or raise {self._setting}."
         )
 
 

@@ -433,9 +433,11 @@ class StepBar:
         self._bar.console.print(text, highlight=False)
 
 
-def shared_quarantine(source: ImageSource, limit: float, place: Path) -> Quarantine:
+def shared_quarantine(
+    source: ImageSource, limit: float, place: Path, setting: str = "data.bad_image_limit"
+) -> Quarantine:
     """Return the quarantine that is listed in `place`, known to all ranks; the first one writes it."""
     path = place / BAD_IMAGES if rank() == 0 else None
-    quarantine = together(lambda: Quarantine(source, limit, path))
+    quarantine = together(lambda: Quarantine(source, limit, path, setting))
     quarantine.adopt(gather_lists(quarantine.listed))
     return quarantine

@@ -194,7 +194,9 @@ class ClassifierTraining(Training[Batch]):
         evaluation, fabric = self.evaluation, self.fabric
         settings, train = evaluation.settings, evaluation.splits.train
         on_first_rank(lambda: self.place.mkdir(parents=True, exist_ok=True))
-        self.quarantine = shared_quarantine(train, settings.bad_image_limit, self.place)
+        self.quarantine = shared_quarantine(
+            train, settings.bad_image_limit, self.place, "bad_image_limit"
+        )
         self._batches = build_batches(
             train,
             self.quarantine,
