@@ -46,10 +46,15 @@ def made(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_command_prints_what_held_out_images_show(
     trained: Path, tmp_path: Path, command: CommandLine
 ) -> None:
-    out = tmp_path / "run"
+    out = tmp_path / "my run"
     assert command(arguments(trained, "shapes:96", out)) == 0, command.err
     said = " ".join(command.out.split())
-    assert "Code: 4 variables of 4 units; on held-out images" in said
+    assert "Code: 4 variables of 4 units; on 10 held-out images" in said
+    # The commands can be copied, whatever the names of the folders.
+    assert (
+        f"To see it: imsvd explain '{out}' shapes:96\nTo explore it: imsvd explore '{out}'\n"
+        in command.out
+    )
     for name in ("config.yaml", "metrics.jsonl", "training.png", "encoder.json"):
         assert (out / name).exists()
     shutil.rmtree(out / "features")
@@ -181,6 +186,7 @@ def test_the_size_is_chosen_by_itself_and_drawn(
     assert [trial for trial in trials if trial["best"]] == [best]
     units = imsvd.load(out).description.units
     assert units == (best["units"],) * best["variables"]
+    assert f"Chosen: {best['variables']} variables of {best['units']} units" in command.out
     assert (out / "capacity.png").exists()
     assert not (out / "capacity").exists()
     assert command(words) == 0, command.err
@@ -188,6 +194,27 @@ def test_the_size_is_chosen_by_itself_and_drawn(
     assert command(["explain", str(out), "shapes:96", "--only", "joint"]) == 0, command.err
     report = (out / "explanations" / "report.html").read_text()
     assert "this size was chosen" in report
+
+
+def test_few_images_take_the_smallest_size_and_say_so(
+    trained: Path, tmp_path: Path, command: CommandLine
+) -> None:
+    out = tmp_path / "run"
+    words = [
+        "discretize",
+        str(trained),
+        "shapes:40",
+        "--out",
+        str(out),
+        "--views",
+        "2",
+        "--steps",
+        "2",
+    ]
+    assert command(words) == 0, command.err
+    said = " ".join(command.out.split())
+    assert "16 variables of 2 units, 16 bits; 40 images are too few to compare it" in said
+    assert not RunFolder(out).trials()
 
 
 def test_a_size_is_given_once(trained: Path, tmp_path: Path, command: CommandLine) -> None:

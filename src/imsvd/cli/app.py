@@ -178,8 +178,8 @@ def _fail(sentence: str) -> None:
     sys.exit(2)
 
 
-def print_path(title: str, path: Path) -> None:
-    """Print a path on one line, however long, so that it can be copied."""
+def print_path(title: str, path: Path | str) -> None:
+    """Print a path or a command on one line, however long, so that it can be copied."""
     console.print(f"{title}: {path}", markup=False, highlight=False, soft_wrap=True)
 
 

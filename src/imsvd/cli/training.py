@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -188,20 +189,30 @@ def discretize(  # noqa: PLR0913 - its options are its interface
     run = RunFolder(out)
     records = run.metrics()
     if rank() == 0 and records:
-        health = records[-1]["health"]
-        text = f"Code: {len(described.units)} variables of {described.units[0]} units"
-        if "share_decided" in health:
-            text += (
-                f"; on held-out images {health['share_decided']:.0%} are decided, "
-                f"{health['share_agreeing']:.0%} equal in two views, and two variables share "
-                f"{health['shared_nats']:.3f} nats"
-            )
-        console.print(f"{text}.", highlight=False)
+        _describe_code(described.units, records[-1])
         curves = draw_training(records, out / "training.png")
         print_path("Encoder", run.encoder_weights)
         print_path("Curves", curves)
         if trials := run.trials():
             print_path("Sizes tried", draw_capacity(trials, out / "capacity.png"))
+        for purpose, words in (
+            ("To see it", ("explain", out, data)),
+            ("To explore it", ("explore", out)),
+        ):
+            print_path(purpose, f"imsvd {shlex.join(map(str, words))}")
+
+
+def _describe_code(units: Sequence[int], record: Mapping[str, Any]) -> None:
+    """Print the size of a code, and what held-out images showed in the last epoch."""
+    text = f"Code: {len(units)} variables of {units[0]} units"
+    if images := record.get("held_out_images"):
+        health = record["health"]
+        text += (
+            f"; on {images:,} held-out {'image' if images == 1 else 'images'} "
+            f"{health['share_decided']:.0%} are decided, {health['share_agreeing']:.0%} equal in two "
+            f"views, and two variables share {health['shared_nats']:.3f} nats"
+        )
+    console.print(f"{text}.", highlight=False)
 
 
 @app.command()

@@ -189,7 +189,8 @@ class _Timer:
             speed = (done - self.began_with) / max(time.monotonic() - self.since, 1e-9)
             remaining = clock((self.total - done) / speed)
             self.console.print(
-                f"About {remaining} at {speed:,.0f} images per second.", highlight=False
+                f"About {remaining} for the features, at {speed:,.1f} images per second.",
+                highlight=False,
             )
 
 

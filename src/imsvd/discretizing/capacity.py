@@ -50,6 +50,10 @@ class CodeSize(NamedTuple):
     def __str__(self) -> str:
         return f"{self.variables} × {self.units}"
 
+    def describe(self) -> str:
+        """Return the size in words."""
+        return f"{self.variables} variables of {self.units} units, {self.bits} bits"
+
 
 class Trial(NamedTuple):
     """A size, and the nats that its code still says of held-out images in another view."""

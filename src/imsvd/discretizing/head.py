@@ -163,6 +163,7 @@ class HeadTraining(MethodTraining[FeaturePair]):
             units = self.config.method.code_head.units
             found = measure_codes(self._saved_head(), self.features, self.held_out, units)
             record["health"] |= {name: found.pop(name) for name in LABELS}
+            record["held_out_images"] = len(self.held_out)
             # Too few images leave a share unknown, for which JSON has no number.
             record["lasting"] = {
                 name: value for name, value in found.items() if math.isfinite(value)

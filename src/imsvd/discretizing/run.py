@@ -227,9 +227,15 @@ def choose_by_trials(
     """Train each size for a short while and return the one whose code says most that lasts."""
     images = len(shared.source)
     held_out = min(0.5, max(0.1, TRIAL_HELD_OUT / images))
-    sizes = measurable_sizes(sizes, len(split_rows(images, held_out, 0)[1]))
-    if len(sizes) == 1:
-        return sizes[0]
+    measurable = measurable_sizes(sizes, len(split_rows(images, held_out, 0)[1]))
+    if len(measurable) == 1:
+        shared.console.print(
+            f"Size of the code: {measurable[0].describe()}; {counted(images, 'image')} are too few "
+            "to compare it with larger ones.",
+            highlight=False,
+        )
+        return measurable[0]
+    sizes = measurable
     bar = progress_bar(shared.console)
 
     def shortened(size: CodeSize) -> Config:
@@ -258,6 +264,7 @@ def choose_by_trials(
         chosen = choose_size(sizes, attempt, run.capacity, key)
         bar.update(task, total=len(read_trials(run.capacity, key)))  # small sizes may be left out
     on_first_rank(partial(shutil.rmtree, folder, ignore_errors=True))
+    shared.console.print(f"Chosen: {chosen.describe()}", highlight=False)
     return chosen
 
 
