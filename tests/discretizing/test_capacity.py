@@ -30,8 +30,12 @@ def test_sizes_that_do_not_exist_are_refused(bits: int, units: int | None) -> No
 
 
 def test_too_few_images_for_any_code_are_refused() -> None:
-    with pytest.raises(InputError, match="3 images"):
+    with pytest.raises(InputError, match=r"3 images cannot .* give at least 4 images\.$"):
         ladder(None, None, 3)
+    with pytest.raises(InputError, match="give at least 16 images or fewer --units"):
+        ladder(None, 4, 15)
+    with pytest.raises(InputError, match="give at least 64 images or fewer --units"):
+        ladder(None, 8, 63)
 
 
 def test_the_size_with_most_that_lasts_is_chosen(tmp_path: Path) -> None:

@@ -204,13 +204,18 @@ def discretize(  # noqa: PLR0913 - its options are its interface
 
 def _describe_code(units: Sequence[int], record: Mapping[str, Any]) -> None:
     """Print the size of a code, and what held-out images showed in the last epoch."""
+    from imsvd.progress import counted  # noqa: PLC0415
+
     text = f"Code: {len(units)} variables of {units[0]} units"
-    if images := record.get("held_out_images"):
-        health = record["health"]
+    health = record["health"]
+    if "share_decided" in health:
+        known = "held_out_images" in record  # by runs of this version on
+        images = (
+            counted(record["held_out_images"], "held-out image") if known else "held-out images"
+        )
         text += (
-            f"; on {images:,} held-out {'image' if images == 1 else 'images'} "
-            f"{health['share_decided']:.0%} are decided, {health['share_agreeing']:.0%} equal in two "
-            f"views, and two variables share {health['shared_nats']:.3f} nats"
+            f"; on {images} {health['share_decided']:.0%} are decided, {health['share_agreeing']:.0%} "
+            f"equal in two views, and two variables share {health['shared_nats']:.3f} nats"
         )
     console.print(f"{text}.", highlight=False)
 

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from imsvd.distributed import on_first_rank
 from imsvd.errors import InputError
 from imsvd.files import write_atomically
+from imsvd.progress import counted
 
 BITS = (16, 32, 64, 128)
 UNITS = (2, 4, 8)
@@ -90,6 +91,15 @@ def code_size(bits: int, units: int) -> CodeSize:
     return CodeSize(bits // each, units)
 
 
+def too_few_images(images: int, units: int) -> InputError:
+    """Return the error that `images` are fewer than pairs of units, which could not be told apart."""
+    remedy = "" if units == min(UNITS) else " or fewer --units"
+    return InputError(
+        f"{counted(images, 'image')} cannot fill the {units**2} pairs of units of two variables; "
+        f"give at least {units**2} images{remedy}."
+    )
+
+
 def ladder(bits: int | None, units: int | None, images: int) -> list[CodeSize]:
     """Return the sizes to choose from, smallest first.
 
@@ -113,10 +123,7 @@ def ladder(bits: int | None, units: int | None, images: int) -> list[CodeSize]:
         if total >= 2 * bits_of(each) and images >= each**2
     }
     if not sizes:
-        raise InputError(
-            f"no code of {bits} bits in variables of 2, 4 or 8 units fits {images:,} images; "
-            "choose an even number of --bits and at least 4 images."
-        )
+        raise too_few_images(images, min(allowed))
     return sorted(sizes, key=lambda size: (size.bits, size.units))
 
 

@@ -18,7 +18,14 @@ from imsvd.datasets.opening import absolute
 from imsvd.datasets.reading import image_key
 from imsvd.datasets.sources import hash_listing
 from imsvd.discretizing.cache import FeatureRequest, cached_features
-from imsvd.discretizing.capacity import CodeSize, Trial, choose_size, ladder, read_trials
+from imsvd.discretizing.capacity import (
+    CodeSize,
+    Trial,
+    choose_size,
+    ladder,
+    read_trials,
+    too_few_images,
+)
 from imsvd.discretizing.directions import FeatureDirections, lasting_directions
 from imsvd.discretizing.feature_file import Half, Rows
 from imsvd.discretizing.head import HeadTraining, split_rows
@@ -375,10 +382,7 @@ def require_enough_images(config: Config, images: int) -> None:
     """Raise if there are fewer images than pairs of units, which could then not be told apart."""
     units = max(config.method.code_head.units)
     if images < units**2:
-        raise InputError(
-            f"{counted(images, 'image')} cannot fill the {units**2} pairs of units of two variables; "
-            f"give at least {units**2} images or fewer --units."
-        )
+        raise too_few_images(images, units)
 
 
 def train_head(
