@@ -129,8 +129,13 @@ def test_page_and_terminal_show_the_same(tmp_path: Path) -> None:
     assert "| IMSVD | **61.0 ± 1.4** |" in "\n".join(lines)
     assert "61.0 ± 1.4" in printed
     assert "- product quantization, 16 bits: normalize = True" in lines
+    assert "- 16 bits: 8 × 4, 8 × 4" in lines
     for lead in leads(THREE, 16):
         assert lead.sentence() in printed
         assert f"- {lead.sentence()}" in lines
     write_report(THREE, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"codes.json", "codes.md", "codes.png"}
+
+
+def test_without_ours_no_sizes_are_listed() -> None:
+    assert not any("Sizes of our code" in line for line in page(report(record("pq", 0, 1.0)), {}))

@@ -265,7 +265,22 @@ def page(report: Report, facts: Mapping[str, str]) -> list[str]:
                 texts = [f"**{c.text}**" if c.best else c.text for c in cells]
                 lines.append(f"| {LABELS[method]} | {' | '.join(texts)} |")
         lines += ["", *(f"- {lead.sentence()}" for lead in leads(report, bits))]
+    sizes = _sizes(report)
+    lines += ["", "## Sizes of our code, one per seed", "", *sizes] if sizes else []
     return [*lines, "", "## Options of the alternatives", "", *_options(report), ""]
+
+
+def _sizes(report: Report) -> list[str]:
+    """Return the sizes of our heads: seeds that chose different ones differ by more than training."""
+    found = {
+        bits: [r["units"] for r in report.records if (r["method"], r["bits"]) == (OURS, bits)]
+        for bits in report.sizes
+    }
+    return [
+        f"- {bits} bits: {', '.join(f'{len(units)} × {units[0]}' for units in seeds)}"
+        for bits, seeds in found.items()
+        if seeds
+    ]
 
 
 def _options(report: Report) -> list[str]:
