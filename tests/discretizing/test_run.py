@@ -4,7 +4,9 @@ import errno
 import json
 import math
 import os
+import re
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ import imsvd.discretizing.run as discretizing
 from imsvd.discretizing import capacity
 from imsvd.discretizing.capacity import code_size
 from imsvd.distributed import rank
-from imsvd.errors import InputError
+from imsvd.errors import InputError, Interrupted
 from imsvd.networks import BackboneSettings, build_backbone
 from imsvd.runs import RunFolder
 from tests import gloo
@@ -108,6 +110,23 @@ def test_commands_for_runs_work_on_the_result(
     assert command(named) == 0, command.err
 
 
+def test_explaining_trained_images_names_what_held_out_ones_showed(
+    made: Path, tmp_path: Path, command: CommandLine
+) -> None:
+    """Views that the head was trained on are equal more often than those of new images."""
+    out = Path(shutil.copytree(made, tmp_path / "run"))
+    health = RunFolder(out).metrics()[-1]["health"]
+    expected = (
+        f"On 10 held-out images of them, .* {health['share_agreeing']:.0%} equal in two views"
+    )
+    for split, noted in (("train", True), ("test", False)):
+        words = ["explain", str(out), "shapes:96", "--only", "joint", "--split", split]
+        assert command(words) == 0, command.err
+        report = (out / "explanations" / "report.html").read_text()
+        assert bool(re.search(expected, report)) == noted
+        assert bool(re.search(expected, " ".join(command.out.split()))) == noted
+
+
 def test_the_explorer_opens_the_result(made: Path, command: CommandLine) -> None:
     pytest.importorskip("fastapi")
     from imsvd.explorer.explained_run import open_run  # noqa: PLC0415
@@ -194,6 +213,29 @@ def test_the_size_is_chosen_by_itself_and_drawn(
     assert command(["explain", str(out), "shapes:96", "--only", "joint"]) == 0, command.err
     report = (out / "explanations" / "report.html").read_text()
     assert "this size was chosen" in report
+
+
+def test_an_interrupted_trial_says_how_to_resume(
+    trained: Path, tmp_path: Path, command: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trainings of trials are silent, so that somebody else must say it."""
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted(signal.SIGINT)
+
+    monkeypatch.setattr(capacity, "BITS", (4, 8))
+    monkeypatch.setattr(discretizing, "train_head", interrupt)
+    words = [
+        "discretize",
+        str(trained),
+        "shapes:96",
+        "--out",
+        str(tmp_path / "run"),
+        "--views",
+        "2",
+    ]
+    assert command(words) == 130
+    assert "Run the same command to resume." in command.out
 
 
 def test_few_images_take_the_smallest_size_and_say_so(

@@ -97,12 +97,15 @@ def explain(
     Safe to interrupt; run the same command to resume.
     """
     from imsvd import explanations  # noqa: PLC0415
+    from imsvd.runs import RunFolder  # noqa: PLC0415
 
     summary = explanations.explain(
         run, data, split=split, only=name_list(only), judge=judge, console=console
     )
     if (table := explanations.properties_table(summary)) is not None:
         console.print(table)
+    if (note := explanations.training_note(RunFolder(run), summary)) is not None:
+        console.print(note, highlight=False)
     print_path("Results", run / "explanations")
     print_path("Report", explanations.report_path(run))
 

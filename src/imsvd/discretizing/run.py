@@ -45,7 +45,7 @@ from imsvd.engine.batches import EpochOrder
 from imsvd.engine.fabric import Fabric
 from imsvd.engine.hardware import launch
 from imsvd.engine.loop import shared_quarantine
-from imsvd.errors import InputError
+from imsvd.errors import InputError, Interrupted
 from imsvd.methods import IMSVDSettings
 from imsvd.methods.code import CodeSettings
 from imsvd.pretraining.code import GivenFeatures
@@ -255,7 +255,12 @@ def choose_by_trials(
 
     def attempt(size: CodeSize) -> Trial:
         trial = RunFolder(folder / key / f"{size.variables}x{size.units}")
-        train_head(shortened(size), shared, trial, Console(quiet=True))
+        try:
+            train_head(shortened(size), shared, trial, Console(quiet=True))
+        except Interrupted:  # which the training has said to nobody
+            text = f"Stopped while {size} was tried. Run the same command to resume."
+            shared.console.print(text, highlight=False)
+            raise
         barrier()  # the first rank writes the metrics
         lasting = trial.metrics()[-1]["lasting"]
         bar.advance(task)

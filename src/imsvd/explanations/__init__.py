@@ -3,6 +3,7 @@
 from imsvd.explanations.encodings import TopImages
 from imsvd.explanations.joint import JointMatrix, mutual_information
 from imsvd.explanations.parts import PARTS, explain, properties_table, report_path
+from imsvd.explanations.report import training_note
 
 __all__ = [
     "PARTS",
@@ -12,4 +13,5 @@ __all__ = [
     "mutual_information",
     "properties_table",
     "report_path",
+    "training_note",
 ]

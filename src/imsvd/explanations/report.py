@@ -85,11 +85,13 @@ def _header(
     title: str, run: RunFolder, summary: Mapping[str, Any], headings: Mapping[str, str]
 ) -> Html:
     contents = [element("li", link(name, heading)) for name, heading in headings.items()]
+    note = training_note(run, summary)
     return element(
         "header",
         element("h1", title),
         element("p", _lead(summary), class_="lead"),
         _facts(run, summary),
+        *([element("p", note, class_="note")] if note else []),
         element("nav", element("ul", *contents), aria_label="Contents"),
     )
 
@@ -133,6 +135,23 @@ def _facts(run: RunFolder, summary: Mapping[str, Any]) -> Html:
     }
     rows = [join((element("dt", name), element("dd", value))) for name, value in facts.items()]
     return element("dl", *rows, class_="facts")
+
+
+def training_note(run: RunFolder, summary: Mapping[str, Any]) -> str | None:
+    """Return a warning if the images explained were trained on, with what held-out images showed."""
+    config, records = run.config(), run.metrics()
+    if summary["split"] != "train" or summary["data"] != config.data.source:
+        return None
+    note = "The run was trained on these images, so that its code may fit them better than others."
+    health = records[-1]["health"] if records else {}
+    if config.frozen is None or "share_agreeing" not in health:
+        return f"{note} --split test explains test images, if there are any."
+    count = records[-1].get("held_out_images")  # unknown in runs of earlier versions
+    images = "held-out images" if count is None else counted(count, "held-out image")
+    return (
+        f"{note} On {images} of them, which only measured the code, {health['share_decided']:.0%} of "
+        f"the choices were decided and {health['share_agreeing']:.0%} equal in two views."
+    )
 
 
 def _tiles(headlines: Mapping[str, Any], parts: Mapping[str, Part]) -> Html:
