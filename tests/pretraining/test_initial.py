@@ -269,6 +269,23 @@ def test_unlabeled_images_are_held_out_to_say_whether_it_helped(
 
 
 @pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("training.knn_every=1", "measured: that takes labels, a test split of at least 50 images"),
+        ("training.knn_every=0", "measured, because training.knn_every is 0."),
+    ],
+)
+def test_a_continued_run_that_was_not_measured_says_so(
+    setting: str, reason: str, trained: Path, tmp_path: Path, command: tiny.CommandLine
+) -> None:
+    short = ("training.epochs=1", "optimizer.warmup_epochs=0", "compute.workers=0", setting)
+    arguments = arguments_of(trained, tmp_path / "run", *short)
+    arguments[1] = str(write_images(tmp_path / "data", 40))
+    assert command(arguments) == 0, command.err
+    assert f"Whether training helped was not {reason}" in " ".join(command.out.split())
+
+
+@pytest.mark.parametrize(
     ("options", "phrases"),
     [
         (["--set", "backbone.name=resnet34"], ["backbone.name='resnet34'", "contradicts --init"]),

@@ -117,7 +117,7 @@ def pretrain(
     from imsvd.distributed import rank  # noqa: PLC0415
     from imsvd.figures import draw_training  # noqa: PLC0415
     from imsvd.pretraining import train  # noqa: PLC0415
-    from imsvd.pretraining.improvement import describe_improvement  # noqa: PLC0415
+    from imsvd.pretraining.improvement import describe_gap, describe_improvement  # noqa: PLC0415
     from imsvd.pretraining.pretrain import configure  # noqa: PLC0415
     from imsvd.runs import RunFolder  # noqa: PLC0415
 
@@ -129,7 +129,8 @@ def pretrain(
     if rank() == 0:
         records = run.metrics()
         curves = draw_training(records, out / "training.png")
-        if verdict := describe_improvement(records):
+        if config.init is not None:
+            verdict = describe_improvement(records) or describe_gap(config)
             console.print(verdict, highlight=False)
         print_path("Encoder", run.encoder_weights)
         print_path("Curves", curves)

@@ -118,3 +118,13 @@ def describe_improvement(records: Sequence[Mapping[str, Any]]) -> str | None:
             measured = f"{before:.1f} % before training, {after:.1f} % after"
             return f"{title.format(images=images)}: {measured}; {verdict}."
     return None
+
+
+def describe_gap(config: Config) -> str:
+    """Return one sentence that says why a continued run does not know whether training helped."""
+    if config.training.knn_every == 0:
+        return "Whether training helped was not measured, because training.knn_every is 0."
+    return (
+        "Whether training helped was not measured: that takes labels, a test split of at least "
+        f"{FEWEST_IMAGES} images, or at least {FEWEST_IMAGES * HELD_OUT_SHARE} images without either."
+    )
