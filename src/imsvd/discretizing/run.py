@@ -255,16 +255,9 @@ def choose_by_trials(
 
     def attempt(size: CodeSize) -> Trial:
         trial = RunFolder(folder / key / f"{size.variables}x{size.units}")
-        try:
-            train_head(shortened(size), shared, trial, Console(quiet=True))
-        except Interrupted:  # which the training has said to nobody
-            text = f"Stopped while {size} was tried. Run the same command to resume."
-            shared.console.print(text, highlight=False)
-            raise
-        barrier()  # the first rank writes the metrics
-        lasting = trial.metrics()[-1]["lasting"]
+        found = try_size(shortened(size), size, shared, trial)
         bar.advance(task)
-        return Trial(size, lasting["surviving_nats"], lasting["unrepeated_share"])
+        return found
 
     folder = run.path / "capacity"
     key = trials_key(shortened(sizes[0]), image_key(shared.source))
@@ -278,6 +271,19 @@ def choose_by_trials(
     on_first_rank(partial(shutil.rmtree, folder, ignore_errors=True))
     shared.console.print(f"Chosen: {chosen.describe()}", highlight=False)
     return chosen
+
+
+def try_size(config: Config, size: CodeSize, shared: SharedFeatures, trial: RunFolder) -> Trial:
+    """Train a head of `size` in the folder `trial` and return what its code says of held-out images."""
+    try:
+        train_head(config, shared, trial, Console(quiet=True))
+    except Interrupted:  # which the training has said to nobody
+        text = f"Stopped while {size} was tried. Run the same command to resume."
+        shared.console.print(text, highlight=False)
+        raise
+    barrier()  # the first rank writes the metrics
+    lasting = trial.metrics()[-1]["lasting"]
+    return Trial(size, lasting["surviving_nats"], lasting["unrepeated_share"])
 
 
 def measurable_sizes(sizes: Sequence[CodeSize], held_out: int) -> list[CodeSize]:
