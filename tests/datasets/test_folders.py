@@ -68,9 +68,9 @@ def test_every_extension_in_either_case(tmp_path: Path) -> None:
     names = [f"a{extension}" for extension in EXTENSIONS]
     names += [f"b{extension.upper()}" for extension in EXTENSIONS]
     source = ImageFolderSource(put(tmp_path, *names))
-    assert len(source) == 14
-    assert all(source.read(index).shape == (3, 40, 48) for index in range(14))
-    assert all(source.size(index) == (40, 48) for index in range(14))
+    assert len(source) == len(names) == 16
+    assert all(source.read(index).shape == (3, 40, 48) for index in range(16))
+    assert all(source.size(index) == (40, 48) for index in range(16))
 
 
 def test_hidden_and_foreign_files_are_passed_over(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from imsvd.errors import InputError
 
 Split = Literal["train", "test"]
 TEST_NAMES = ("test", "val", "valid", "validation")
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 
 _SPLIT_WORD = re.compile(r"(train|test|validation|valid|val)(?![a-z])")
 # Larger labels are identifiers rather than classes counted from 0.

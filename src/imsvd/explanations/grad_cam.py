@@ -89,7 +89,10 @@ def _maps_and_features(backbone: nn.Module, images: Tensor) -> tuple[Tensor, Ten
     if not _is_transformer(backbone):
         if not hasattr(network, "forward_features"):
             return _last_maps(backbone, images)
-        maps = network.forward_features(images)
+        # Below the maps, a graph would only hold the memory of every layer.
+        with torch.no_grad():
+            maps = network.forward_features(images)
+        maps.requires_grad_()
         return maps, network.forward_head(maps)
     caught: list[Tensor] = []
     handle = network.blocks[-1].register_forward_pre_hook(

@@ -36,6 +36,10 @@ from imsvd.views.samples import Sample, make_samples, stack_views
 
 BATCH = 128
 """Images per forward pass."""
+LARGE_BATCH = 32
+"""The same for images whose activations would take gigabytes."""
+LARGE = 96
+"""Side in pixels from which images are large."""
 PHOTOGRAPHS = 16
 """Full-size images held in memory at a time."""
 EPOCH = 0
@@ -267,6 +271,7 @@ def read_images(
     order = sorted({index for each in collectors for index in each.wanted()})
     done = sum(index < first for index in order)
     views, side = _view_settings(subject, collectors)
+    encoder_size = subject.encoder.description.size
     judged = {index for each in collectors if each.uses_judge for index in each.wanted()}
     while True:
         place = {"next": np.array(first), "readable": np.array(readable)}
@@ -275,7 +280,7 @@ def read_images(
             progress(done, len(order))
         if done == len(order):
             break
-        chosen = order[done : done + BATCH]
+        chosen = order[done : done + (BATCH if encoder_size <= LARGE else LARGE_BATCH)]
         batch = _batch(subject, chosen, views, side, judged)
         if batch is not None:
             for each in collectors:
