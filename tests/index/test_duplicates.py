@@ -203,14 +203,31 @@ def test_a_wide_gap_is_shared_between_copies_and_strangers() -> None:
     assert cosine_threshold(NEAR, apart[:2], 2) == pytest.approx(0.9825)
 
 
+@pytest.mark.parametrize("hidden", [8, 64])
+@pytest.mark.parametrize(("variables", "units"), [(16, 2), (16, 4), (32, 4), (64, 4)])
+def test_strangers_by_codes_alone_are_as_many_as_allowed(
+    variables: int, units: int, hidden: int
+) -> None:
+    random = np.random.default_rng(0)
+    values = random.normal(size=(2000, hidden)) @ random.normal(size=(hidden, variables * units))
+    codes = values.reshape(2000, variables, units).argmax(2).astype(np.uint8)
+    near = {"copy_distances": [9]}
+    every = (units,) * variables
+    reach = distance_threshold(near, PackedCodes(codes, every), 2000)
+    apart = (codes[:500, None] != codes[None]).sum(2)
+    strangers = [(apart <= distance).sum() / 500 - 1 for distance in (reach, reach + 1)]
+    assert reach < 0 or strangers[0] <= 0.02
+    assert reach == 9 or strangers[1] > 0.002
+    # Among images that all have a copy, the threshold is hardly lower, and never higher.
+    codes[1::2] = codes[::2]
+    codes[1::2, 0] = (codes[1::2, 0] + 1) % units
+    among_copies = distance_threshold(near, PackedCodes(codes, every), 2000)
+    assert among_copies <= reach
+    assert hidden == 8 or among_copies >= reach - 1
+
+
 def test_codes_alone_must_tell_copies_from_strangers(tmp_path: Path) -> None:
     codes = rows(400, units=UNITS).codes.copy()
-    codes[1] = codes[0]  # one pair of copies does not count
-    reach = distance_threshold(NEAR, PackedCodes(codes, UNITS), 400)
-    apart = (codes[:, None] != codes[None]).sum(2) + 99 * np.eye(400, dtype=int)
-    crowded = [(np.sort(apart, axis=1)[:, 2] <= reach + more).mean() for more in (0, 1)]
-    assert crowded[0] <= 0.01
-    assert crowded[1] > 0.001
     codes[:] = codes[np.arange(400) % 40]
     assert distance_threshold(NEAR, PackedCodes(codes, UNITS), 400) == -1
     index = made_up_index(tmp_path / "a.index", rows(400, units=UNITS, codes=codes), units=UNITS)

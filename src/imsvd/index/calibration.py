@@ -190,18 +190,39 @@ def distance_threshold(near: dict[str, Any], codes: PackedCodes, images: int) ->
     """Return the number of different variables up to which two images count as copies by codes alone.
 
     -1 if even images with equal codes are strangers too often. Codes of all images are compared with
-    those of some; the two nearest of each may be real copies and do not count.
+    those of some. The two nearest of each may be real copies; how many of them are strangers is
+    extrapolated.
     """
     reach = math.ceil(float(np.quantile(near["copy_distances"], ALMOST_ALL)))
     asked = np.random.default_rng(0).permutation(images)[: COMPARED // 8]
-    within = np.zeros(reach + 1)
+    within = np.zeros((len(asked), codes.variables + 1))
     others = np.arange(images)
-    for number in asked.tolist():
+    for row, number in enumerate(asked.tolist()):
         apart = codes.distances(np.full(images, number), others)
-        counts = np.bincount(apart, minlength=reach + 1)[: reach + 1].cumsum()
-        # The image itself is one more that does not count.
-        within += np.maximum(0, counts - NEAREST)
-    return int((within <= STRANGERS * len(asked)).sum()) - 1
+        # Without the image itself.
+        within[row] = np.bincount(apart, minlength=codes.variables + 1).cumsum() - 1
+    beyond = np.maximum(0, within - (NEAREST - 1)).sum(0)
+    strangers = np.maximum(
+        beyond, np.minimum(within.sum(0), extrapolated(within.sum(0), len(asked)))
+    )
+    return int((strangers[: reach + 1] <= STRANGERS * len(asked)).sum()) - 1
+
+
+def extrapolated(within: NDArray[np.float64], asked: int) -> NDArray[np.float64]:
+    """Return how many strangers `asked` codes have within 0, 1, … variables.
+
+    `within` counts all other codes. Where they are as many as `FARTHEST` to a code, real copies hardly
+    count. From there down, the logarithm goes on with its slope, which grows as it does beyond: it is
+    concave, as that of a binomial distribution.
+    """
+    last = len(within) - 1
+    first = min(int(np.argmax(within >= min(FARTHEST * asked, within[-1]))), last - 1)
+    slopes = np.log(within[first + 1 :] / within[first:-1].clip(1e-12))
+    growth = max(0.0, float(slopes[0] - slopes[3]) / 3) if len(slopes) > 3 else 0.0
+    below = np.maximum(first - np.arange(last + 1), 0)
+    falling = within[first] * np.exp(-(slopes[0] * below + growth * below * (below + 1) / 2))
+    found: NDArray[np.float64] = np.where(below > 0, falling, within)
+    return found
 
 
 def candidate_distance(near: dict[str, Any]) -> int:

@@ -43,8 +43,8 @@ class PackedCodes:
     """Codes as words in which each variable has one bit per plane, so that pairs are compared quickly."""
 
     def __init__(self, codes: Numbers, units: Sequence[int]) -> None:
-        count, variables = codes.shape
-        octets = 8 * -(-variables // 64)
+        count, self.variables = codes.shape
+        octets = 8 * -(-self.variables // 64)
         self.planes = []
         for place in range(planes_needed(max(units))):
             bits = np.zeros((count, octets), dtype=np.uint8)
