@@ -81,7 +81,7 @@ def test_meaning(text: str, node: Node) -> None:
         ("0.2>0.333", 4, "write 0.3 or 0.35"),
         ("0.2>cat", 4, "expected a probability"),
         ("0.2>2.5", 4, "write 0.995 or 0.999"),
-        ("strips", 0, "did you mean 'stripes'"),
+        ("strips", 0, "did you mean 'stripes'?"),
         ("12", 0, "no unit is called '12'"),
         ("label:cats", 0, "try cat"),
         ("colour:red", 0, "there are: label"),

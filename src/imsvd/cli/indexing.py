@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from imsvd.cli.app import Data, Spec, app, argument, console, option, print_path
 from imsvd.errors import InputError
@@ -249,14 +249,15 @@ def duplicates(  # noqa: PLR0913, PLR0917 - independent options
 
 
 def _show_duplicates(found: Duplicates) -> None:
-    table = Table("group", "", "image", "kind", "likeness", "bytes")
+    image = Column("image", overflow="fold")  # a path that is cut is of no use
+    table = Table("group", "", image, "kind", "likeness", "bytes")
     for group in found.groups:
         for copy in group:
             name = escape(printable(copy.path))
             size = f"{copy.size:,}" if copy.size else ""
             mark = "keep" if copy.keep else ""
             kind = "" if copy.keep else copy.kind
-            name += f" [red]({copy.state} since)[/red]" if copy.state else ""
+            name += f"\n[red]({copy.state} since)[/red]" if copy.state else ""
             table.add_row(str(copy.group), mark, name, kind, f"{copy.likeness:.3f}", size)
     if found.groups:
         console.print(table)
@@ -277,9 +278,11 @@ def _show_duplicates(found: Duplicates) -> None:
 
 
 def _show_matches(found: Matches) -> None:
-    table = Table("score", "image", "because", title=f"{len(found)} of {found.total:,} images")
+    image = Column("image", overflow="fold")  # a path that is cut is of no use
+    title = f"{len(found)} of {found.total:,} images"
+    table = Table("score", image, "because", title=title)
     for item in found.items:
-        state = f" [red]({item.state} since)[/red]" if item.state else ""
+        state = f"\n[red]({item.state} since)[/red]" if item.state else ""
         table.add_row(
             f"{item.score:.3f}",
             escape(printable(item.path)) + state,

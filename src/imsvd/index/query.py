@@ -45,7 +45,9 @@ class QueryError(InputError):
     """
 
     def __init__(self, query: str, position: int, problem: str) -> None:
-        super().__init__(f"the query cannot be understood at character {position + 1}: {problem}.")
+        end = "" if problem.endswith("?") else "."
+        place = f"character {position + 1}"
+        super().__init__(f"the query cannot be understood at {place}: {problem}{end}")
         self.query, self.position = query, position
 
     def pointed(self) -> str:
@@ -254,7 +256,7 @@ class _Parser:
         if not units:
             near = difflib.get_close_matches(word, {*names.values(), *self.vocabulary.facets}, 1)
             hint = f"did you mean {near[0]!r}?" if near else "give one with `imsvd name`"
-            raise self.error(f"no unit is called {word!r}; {hint.rstrip('?')}", start)
+            raise self.error(f"no unit is called {word!r}; {hint}", start)
         return self.limited(*(self.unit(unit, start, names[unit]) for unit in units))
 
     def facet(self, facet: str, start: int) -> Node:
