@@ -212,6 +212,8 @@ def test_images_are_added_changed_and_removed(
     assert "1 added, 1 replaced, 6 unchanged; 7 images" in " ".join(command.out.split())
     index = Index(out)
     assert index.codes()[0].tolist() == before
+    states = [index.image(position).state() for position in range(len(index))]
+    assert states == [""] * 7  # the touched one is not taken for a changed one
     changed, new = index.find(data / "0002.png"), index.find(data / "new.png")
     assert changed is not None
     assert new is not None
@@ -248,6 +250,24 @@ def test_many_images_are_added_at_once_and_resumably(
     assert len(calls) == 4
     assert index.paths[3:] == [str(path) for path in sorted(more.iterdir())]
     assert not (tmp_path / ".a.index.adding").exists()
+
+
+def test_images_that_wait_are_encoded_again_after_another_change(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "BATCH_SIZE", 4)
+    monkeypatch.setattr("imsvd.index.index.BATCH_SIZE", 4)
+    index = Index.build(trained, write_images(tmp_path / "data", 3), tmp_path / "a.index")
+    more = write_images(tmp_path / "more", 10)
+    interrupt_third(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        index.add(more)
+    between = write_images(tmp_path / "between", 2)
+    index.add(between)  # takes the number that the waiting images had given to their folder
+    assert index.add(more) == (10, 0, 0, 0)
+    assert index.paths[3:] == [str(path) for path in sorted(between.iterdir())] + [
+        str(path) for path in sorted(more.iterdir())
+    ]
 
 
 def test_another_encoder_may_not_add(trained: Path, tmp_path: Path) -> None:

@@ -45,6 +45,13 @@ def missing(index: Index) -> Path:
     return path
 
 
+def a_folder_instead(index: Index) -> Path:
+    path = _segment(index)
+    path.unlink()
+    path.mkdir()
+    return path
+
+
 def of_another_encoder(index: Index) -> Path:
     path = _segment(index)
     path.write_bytes(path.read_bytes().replace(b"0123456789ab", b"ba9876543210"))
@@ -95,6 +102,7 @@ DAMAGE: list[Callable[[Index], Path]] = [
     emptied,
     foreign,
     missing,
+    a_folder_instead,
     of_another_encoder,
     of_another_index,
     removed_images_truncated,
@@ -130,11 +138,15 @@ def test_damage_is_one_sentence_for_every_command(
     index = made_up_index(tmp_path / "a.index", rows(40))
     index.remove("00007.jpg")
     path = damage(index)
-    before = {file: file.read_bytes() for file in index.path.iterdir()}
+    before = contents(index.path)
     for verb, arguments in COMMANDS.items():
         command.refuses([verb, str(index.path), *arguments], str(path))
     command.refuses(["drift", str(index.path), str(index.path)], str(path))
-    assert {file: file.read_bytes() for file in index.path.iterdir()} == before
+    assert contents(index.path) == before
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {file: file.read_bytes() for file in folder.iterdir() if file.is_file()}
 
 
 def test_names_of_another_run_are_refused_where_they_do_not_fit(

@@ -94,6 +94,34 @@ def test_changed_images_replace_theirs_and_equal_ones_stay(tmp_path: Path) -> No
     assert len(index) == 22
 
 
+def test_a_touched_file_gets_its_new_time(tmp_path: Path) -> None:
+    first = rows(20)
+    index = made_up_index(tmp_path / "a.index", first)
+    again = first.chosen(np.array([3, 4]))
+    again.modified[:] = [5, first.modified[4]]
+    assert add(index, again) == (0, 2)
+    assert len(index) == 20
+    position = index.find("/photos/00003.jpg")
+    assert position is not None
+    assert index.image(position).modified == 5
+    assert index.find("/photos/00004.jpg") == 3  # was not written again
+    before = index.manifest
+    assert add(index, again) == (0, 2)
+    assert index.manifest == before
+
+
+def test_values_that_another_process_has_numbered_are_not_mixed_up(tmp_path: Path) -> None:
+    index = made_up_index(tmp_path / "a.index", rows(20))
+    other = Index(index.path)
+    roots, known = index.manifest.roots, index.facets
+    other.add_rows(rows(1, first=20), roots, known | {"label": ("cat", "dog", "horse")})
+    with pytest.raises(InputError, match="was changed meanwhile"):
+        index.add_rows(rows(1, first=21), roots, known | {"label": ("cat", "dog", "ant")})
+    assert Index(index.path).facets["label"] == ("cat", "dog", "horse")
+    with pytest.raises(InputError, match="was changed meanwhile"):
+        index.add_rows(rows(1, first=21), (ROOT.model_copy(update={"folder": "/x"}),), known)
+
+
 def test_removed_images_are_gone_for_every_question(tmp_path: Path) -> None:
     parts = [rows(30, features=3), rows(10, first=30, seed=1, features=3)]
     index = made_up_index(tmp_path / "a.index", *parts)
@@ -121,10 +149,20 @@ def test_removed_images_are_gone_for_every_question(tmp_path: Path) -> None:
 
 def test_a_folder_is_removed_with_all_below_and_everything_may_go(tmp_path: Path) -> None:
     index = made_up_index(tmp_path / "a.index", rows(30))
+    other = made_up_index(tmp_path / "b.index", rows(30))
     assert index.remove("/photos") == 30
     assert len(index) == 0
     assert index.segments == ()
     assert index.find("00001.jpg") is None
+    assert index.codes().shape == index.confidences().shape == (0, len(UNITS))
+    assert len(index.known_codes().codes) == len(index.facet("label")) == 0
+    assert index.duplicates(within=2, cosine=0.9).groups == ()
+    for survey in (index.outliers, index.coverage, lambda: index.select(1)):
+        with pytest.raises(InputError, match="has no images; add some"):
+            survey()
+    for pair in ((index, other), (other, index)):
+        with pytest.raises(InputError, match="has no images; add some"):
+            pair[0].drift(pair[1])
     assert add(index, rows(2)) == (0, 0)
     assert same_images(index, ["00000", "00001"])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 from torch import Tensor
 
 from imsvd.datasets import UnreadableImage, open_source
@@ -20,7 +20,7 @@ from imsvd.index.columns import Numbers
 from imsvd.index.encoding import Coder, modified_at, place_of
 from imsvd.index.known import KnownCodes
 from imsvd.index.names import with_names_of
-from imsvd.index.segments import Facts, Segment, full_name, path_key
+from imsvd.index.segments import COLUMNS, HASH_BYTES, Facts, Segment, full_name, path_key
 from imsvd.index.storage import Manifest, Root, Snapshot
 
 _FEW = 64
@@ -150,13 +150,18 @@ class Contents:
         """Return the unit of each variable, (images, variables) uint8, or uint16 above 256 units."""
         if self._codes is None:
             parts = [segment.codes().T for segment in self.segments]
-            self._codes = np.concatenate(parts, axis=1).T
+            self._codes = np.concatenate([self._none(), *parts], axis=1).T
             self._codes.flags.writeable = False
         return self._codes
 
     def confidences(self) -> NDArray[np.float32]:
         """Return the probability of each of these units, (images, variables), to the nearest level."""
-        return np.concatenate([segment.confidences().T for segment in self.segments], axis=1).T
+        parts = [segment.confidences().T for segment in self.segments]
+        return np.concatenate([self._none(np.float32), *parts], axis=1).T
+
+    def _none(self, dtype: DTypeLike = np.uint8) -> NDArray[Any]:
+        """Return a column without images for every variable; all images may have been removed."""
+        return np.empty((len(self.units), 0), dtype=dtype)
 
     def features(self) -> NDArray[np.float16] | None:
         """Return the features of all images, (images, width), or None if they were not kept."""
@@ -183,15 +188,18 @@ class Contents:
 
     def facet(self, name: str) -> NDArray[np.uint32]:
         """Return the value of a label or attribute, (images,): 0 is unknown, others count from 1."""
-        return np.concatenate([segment.facet(name) for segment in self.segments])
+        none = np.empty(0, dtype=np.uint32)
+        return np.concatenate([none, *(segment.facet(name) for segment in self.segments)])
 
     def column(self, name: str) -> NDArray[Any]:
         """Return `hashes`, `sizes`, `modified` or `path_keys` of all images, (images, …)."""
-        return np.concatenate([segment.column(name) for segment in self.segments])
+        shape = (0, HASH_BYTES) if name == "hashes" else (0,)
+        none = np.empty(shape, dtype=COLUMNS[name])
+        return np.concatenate([none, *(segment.column(name) for segment in self.segments)])
 
     def known_codes(self) -> KnownCodes:
         """Return the codes of all images, to be found by their content."""
-        levels = np.concatenate([segment.levels() for segment in self.segments])
+        levels = np.concatenate([self._none().T, *(each.levels() for each in self.segments)])
         hashes, sizes = self.column("hashes"), self.column("sizes")
         return KnownCodes(hashes, sizes, self.codes(), levels, self.features())
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 
 from imsvd.datasets.sources import PathSource
@@ -21,7 +22,7 @@ from imsvd.index.known import read_known
 from imsvd.index.names import checked_place, named
 from imsvd.index.searching import Matches, search
 from imsvd.index.segments import Rows, join
-from imsvd.index.storage import Change, Root
+from imsvd.index.storage import Change, Manifest, Root
 
 
 class Added(NamedTuple):
@@ -86,7 +87,7 @@ class Index(Contents):
         requests = [self._only_changed(request) for request in requests]
         wanted = sum(len(batch) for request in requests for batch in request.batches)
         unchanged = sum(len(part.source) for part in parts) - wanted
-        rows = self._encode(requests, console) if wanted else []
+        rows = self._encode(requests, roots, listed, console) if wanted else []
         encoded = sum(map(len, rows))
         replaced, same = self.add_rows(join(rows), roots, listed) if encoded else (0, 0)
         return Added(encoded - replaced - same, replaced, unchanged + same, wanted - encoded)
@@ -105,7 +106,13 @@ class Index(Contents):
         left = [number for number in range(len(source)) if number not in unchanged]
         return request._replace(batches=building.batched(left))
 
-    def _encode(self, requests: Sequence[Request], console: Console) -> list[Rows]:
+    def _encode(
+        self,
+        requests: Sequence[Request],
+        roots: Sequence[Root],
+        listed: building.Listed,
+        console: Console,
+    ) -> list[Rows]:
         keep = self.manifest.features is not None
         batches = [batch for request in requests for batch in request.batches]
         if sum(map(len, batches)) <= BATCH_SIZE:
@@ -116,7 +123,10 @@ class Index(Contents):
             building.report_unreadable([bad for _, several in found for bad in several], console)
             return [rows for rows, _ in found]
         keys = building.image_keys([request.part for request in requests])
-        identity = [self.manifest.encoder, keep, keys, [list(batch) for batch in batches]]
+        # Rows that wait refer to roots and values of facets by number.
+        numbered = [[root.model_dump() for root in roots], listed]
+        chosen = [list(batch) for batch in batches]
+        identity = [self.manifest.encoder, keep, *numbered, keys, chosen]
         with building.staging(self.path, "adding", identity) as folder:
             building.encode_parts(folder, self.coder, requests, keep, console)
             return list(building.encoded_parts(folder, self.units))
@@ -130,28 +140,36 @@ class Index(Contents):
         def change(before: Change) -> Change:
             nonlocal counts
             self._use(before.before)
-            if tuple(roots[: len(before.manifest.roots)]) != before.manifest.roots:
-                raise InputError(f"{self.path} was changed meanwhile; run the same command again.")
+            _check_numbers(self.path, before.manifest, roots, listed)
             places = list(zip(rows.facets["root"].tolist(), rows.names, strict=True))
             last = {place: number for number, place in enumerate(places)}
             kept = np.array(sorted(last.values()), dtype=np.int64)
             known = self.locate([places[number] for number in kept])
-            same = np.array(
-                [
-                    position >= 0 and self.image(position).hash == rows.hashes[number].tobytes()
-                    for position, number in zip(known.tolist(), kept, strict=True)
-                ],
-                dtype=bool,
-            )
-            old = known[(known >= 0) & ~same]
-            counts = len(old), int(same.sum()) + len(rows) - len(kept)
-            if same.all():
+            same, current = self._compare(known, rows, kept)
+            counts = int(((known >= 0) & ~same).sum()), int(same.sum()) + len(rows) - len(kept)
+            if current.all():
                 return before
-            after = before.removing(old).adding(rows.chosen(kept[~same]))
+            old = known[(known >= 0) & ~current]
+            after = before.removing(old).adding(rows.chosen(kept[~current]))
             return after.changing(roots=tuple(roots), facets=listed)
 
         self._change(change)
         return counts
+
+    def _compare(
+        self, known: NDArray[np.int64], rows: Rows, kept: NDArray[np.int64]
+    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return which images have the content of those at `known`, and which the time of the file too.
+
+        A file that was only touched must get its new time, or it would be taken for a changed one.
+        """
+        same, current = np.zeros(len(kept), dtype=bool), np.zeros(len(kept), dtype=bool)
+        for place, (position, number) in enumerate(zip(known.tolist(), kept, strict=True)):
+            if position >= 0:
+                image = self.image(position)
+                same[place] = image.hash == rows.hashes[number].tobytes()
+                current[place] = same[place] and image.modified == rows.modified[number]
+        return same, current
 
     def remove(self, *paths: str | Path) -> int:
         """Remove images by path or name, or all images below a folder; return how many.
@@ -232,6 +250,16 @@ class Index(Contents):
 
     def _change(self, change: Callable[[Change], Change]) -> None:
         self._use(storage.apply(self.path, change, self._snapshot))
+
+
+def _check_numbers(
+    path: Path, now: Manifest, roots: Sequence[Root], listed: building.Listed
+) -> None:
+    """Raise if another process has meanwhile given numbers of roots or values to others."""
+    pairs = [(now.roots, tuple(roots))]
+    pairs += [(values, listed.get(facet, ())) for facet, values in now.facets.items()]
+    if any(own[: len(known)] != known for known, own in pairs):
+        raise InputError(f"{path} was changed meanwhile; run the same command again.")
 
 
 def _several(paths: str | Path | Sequence[str | Path]) -> Sequence[str | Path]:

@@ -49,13 +49,12 @@ HASH_BYTES = 12
 NAMES_PER_BLOCK = 256
 _MOST_NAME_BYTES = 2**24
 _DTYPES = {"U8": np.uint8, "U32": np.uint32, "U64": np.uint64, "F16": np.float16}
+COLUMNS = {"hashes": np.uint8, "sizes": np.uint32, "modified": np.uint64, "path_keys": np.uint32}
+"""Types of what is kept of every image in rows."""
 _REQUIRED = (
     "codes",
     "confidences",
-    "hashes",
-    "sizes",
-    "modified",
-    "path_keys",
+    *COLUMNS,
     "names",
     "name_ends",
 )

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from imsvd.datasets import UnreadableImage
 from imsvd.errors import InputError
+from imsvd.index.columns import Numbers
 from imsvd.index.contents import Contents
 from imsvd.index.query import parse
 from imsvd.index.searching import data_frame, find, vocabulary
@@ -170,12 +171,21 @@ def named(unit: str, names: dict[str, str]) -> str:
     return f"{unit} {names[unit]}" if unit in names else unit
 
 
+def _codes(index: Contents) -> Numbers:
+    """Return the codes of an index that has images."""
+    if not len(index):
+        raise InputError(
+            f"{index.path} has no images; add some with `imsvd add {index.path} DATA`."
+        )
+    return index.codes()
+
+
 def outliers(index: Contents, count: int = 100, console: Console | None = None) -> RareImages:
     """Return the images whose units are jointly rarest, see `imsvd.population.outliers`."""
     if count < 1:
         raise InputError(f"count = {count}: choose at least 1.")
     with _Bar(console, "pairs of variables") as progress:
-        found = find_outliers(index.codes(), index.units, count, progress)
+        found = find_outliers(_codes(index), index.units, count, progress)
     names = index.names
     return RareImages(
         tuple(
@@ -203,7 +213,7 @@ def _reason(surprise: Surprise, names: dict[str, str]) -> str:
 def coverage(index: Contents, level: float = LEVEL, console: Console | None = None) -> Gaps:
     """Return units and pairs that are missing or crowded, see `imsvd.population.coverage`."""
     with _Bar(console, "pairs of variables") as progress:
-        found = measure_coverage(index.codes(), index.units, level=level, progress=progress)
+        found = measure_coverage(_codes(index), index.units, level=level, progress=progress)
     return Gaps(found, index.names)
 
 
@@ -230,7 +240,7 @@ def select(
             raise InputError(f"{path} is not in {index.path}; take it from the labeled images.")
         given.append(position)
     with _Bar(console, "images to label") as progress:
-        codes = np.ascontiguousarray(index.codes())
+        codes = np.ascontiguousarray(_codes(index))
         found = select_images(codes, index.units, count, given=given, seed=seed, progress=progress)
     chosen = zip(found.images, found.represented, strict=True)
     return Plan(
@@ -291,7 +301,7 @@ def drift(  # noqa: PLR0913 - independent options
 def _asked_for(index: Contents, query: str) -> NDArray[np.int64]:
     """Return the positions of the images that a query asks for, all if it is empty."""
     if not query.strip():
-        return np.arange(len(index))
+        return np.arange(len(_codes(index)))
     found = find(index, parse(query, vocabulary(index)))
     if len(found) < 2:
         raise InputError(

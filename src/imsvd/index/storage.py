@@ -173,6 +173,8 @@ def read_snapshot(folder: Path, known: Snapshot | None = None) -> Snapshot:
                 raise InputError(
                     f"{error.filename} is missing; restore it from a copy or build the index again."
                 ) from error
+        except OSError as error:
+            raise InputError(f"{error.filename} cannot be read ({error.strerror}).") from error
 
 
 def open_segment(
