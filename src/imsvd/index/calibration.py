@@ -218,7 +218,7 @@ def extrapolated(within: NDArray[np.float64], asked: int) -> NDArray[np.float64]
     last = len(within) - 1
     first = min(int(np.argmax(within >= min(FARTHEST * asked, within[-1]))), last - 1)
     slopes = np.log(within[first + 1 :] / within[first:-1].clip(1e-12))
-    growth = max(0.0, float(slopes[0] - slopes[3]) / 3) if len(slopes) > 3 else 0.0
+    growth = max(0.0, float(slopes[0] - slopes[1])) if len(slopes) > 1 else 0.0
     below = np.maximum(first - np.arange(last + 1), 0)
     falling = within[first] * np.exp(-(slopes[0] * below + growth * below * (below + 1) / 2))
     found: NDArray[np.float64] = np.where(below > 0, falling, within)
