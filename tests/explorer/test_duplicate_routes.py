@@ -28,6 +28,7 @@ def test_groups_are_those_of_the_index(ask: Api, planted: Index) -> None:
     assert found["total"] == len(wanted.groups) == 2
     assert found["copies"] == 5
     assert found["distance"] == wanted.distance
+    assert found["changed"] == wanted.changed == 0
     images = [[copy["image"] for copy in group["copies"]] for group in found["groups"]]
     assert images == [[copy.position for copy in group] for group in wanted.groups]
     assert sorted(map(sorted, images)) == [[0, 1], [2, 3, 4]]

@@ -105,6 +105,7 @@ def _record(index: OpenedIndex, found: Duplicates, offset: int, count: int) -> d
         "distance": found.distance,
         "wanted_distance": found.wanted_distance,
         "cosine": found.cosine,
+        "changed": found.changed,
         "groups": [
             {
                 "group": offset + number,

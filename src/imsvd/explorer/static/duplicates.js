@@ -50,10 +50,11 @@ function groupTable(index, asked) {
   };
 }
 
-function summary({ total, copies, distance, wanted_distance, cosine }) {
+function summary({ total, copies, distance, wanted_distance, cosine, changed }) {
   const shorter = distance < wanted_distance ? ` (${wanted_distance} would take too long)` : "";
   const alike = cosine == null ? "" : ` and their features are at least ${cosine.toFixed(2)} alike (1: the same)`;
-  const found = `${counted(total, "group")} with ${counted(copies, "image")}.`;
+  const outdated = changed ? ` Left out: ${counted(changed, "image")} changed since; update the index with imsvd add.` : "";
+  const found = `${counted(total, "group")} with ${counted(copies, "image")}.${outdated}`;
   if (distance < 0) return `${found} Files are equal; codes alone do not tell other copies from similar images here.`;
   return `${found} Files are equal, or codes differ in at most ${counted(distance, "variable")}${shorter}${alike}.`;
 }
