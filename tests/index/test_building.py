@@ -283,6 +283,9 @@ def test_another_encoder_may_not_add(trained: Path, tmp_path: Path) -> None:
     opened = Index(index.path)
     opened.use_run(trained)
     assert opened.add(other).added == 1
+    shutil.rmtree(run)  # as if it had been moved
+    with pytest.raises(InputError, match="does not exist; if it was moved"):
+        Index(index.path).add(write_images(tmp_path / "third", 1))
 
 
 def test_encoders_without_codes_are_refused(command: CommandLine, tmp_path: Path) -> None:

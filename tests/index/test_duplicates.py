@@ -268,6 +268,8 @@ def test_duplicates_of_real_files(command: CommandLine, trained: Path, tmp_path:
     assert command(["index", str(trained), str(data), "--out", str(bare)]) == 0
     assert command(["duplicates", str(bare), "--confirm", "--cosine", "0.99999", "--json"]) == 0
     again = json.loads(command.out)["groups"]
+    moved = shutil.copytree(trained, tmp_path / "moved")
+    assert command(["duplicates", str(bare), "--confirm", "--run", str(moved)]) == 0
     assert str(data / "copy.png") in [copy["path"] for copy in again[0]]
     command.refuses(["duplicates", str(out), str(bare), "--paths", "x.txt"], "for one index")
 

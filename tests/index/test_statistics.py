@@ -47,6 +47,9 @@ def test_coverage_names_the_empty_pair(tmp_path: Path) -> None:
     pairs = [row for row in gaps.rows() if "&" in row["units"]]
     assert {row["units"] for row in pairs[:2]} == {"0.1 sky & 5.2", "0.1 sky & 5.0"}
     assert min(row["ratio"] for row in pairs) == 0
+    assert list(gaps.to_pandas()) == list(gaps.rows()[0])
+    even = index_of(tmp_path / "b", independent(200, UNITS)).coverage(level=1e-9)
+    assert (len(even.rows()), list(even.to_pandas())) == (0, list(gaps.to_pandas()))
 
 
 def test_plans_leave_out_labeled_images(tmp_path: Path) -> None:

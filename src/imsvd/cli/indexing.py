@@ -212,6 +212,7 @@ def duplicates(  # noqa: PLR0913, PLR0917 - independent options
         Path | None,
         option("FILE", "Write the paths of all copies but those to keep to this .txt file."),
     ] = None,
+    run: RunCopy = None,
 ) -> None:
     """Find equal files and edited copies, and say which copy to keep."""
     from imsvd.index import Index, sheets  # noqa: PLC0415
@@ -220,6 +221,8 @@ def duplicates(  # noqa: PLR0913, PLR0917 - independent options
     opened, second = Index(index), None if other is None else Index(other)
     if second is not None and (sheet is not None or paths is not None):
         raise InputError("--sheet and --paths are for one index.")
+    if run is not None:
+        opened.use_run(run)
     with progress_bar(console) as bar:
         task = bar.add_task("comparing", total=None, visible=not as_json)
         found = opened.duplicates(

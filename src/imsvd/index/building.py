@@ -190,8 +190,9 @@ def staging(index: Path, purpose: str, identity: Any) -> Iterator[Path]:
             write_atomically(path, content)
         remove_leftovers(folder)
         yield folder
-    if folder.exists():
-        shutil.rmtree(folder)
+        # While it is locked: another process may prepare the same as soon as it is not.
+        if folder.exists():
+            shutil.rmtree(folder)
 
 
 def encode_parts(

@@ -290,7 +290,13 @@ class Contents:
     def coder(self) -> Coder:
         """The encoder that the index was made with, opened when it is first needed."""
         if self._coder is None:
-            self.use_run(self.manifest.run)
+            run = self.manifest.run
+            if Path(run).is_absolute() and not Path(run).exists():
+                raise InputError(
+                    f"{run}, the run that {self.path} was made with, does not exist; if it was moved, say "
+                    "where it is with --run, or `use_run` in Python."
+                )
+            self.use_run(run)
             assert self._coder is not None
         return self._coder
 

@@ -256,7 +256,7 @@ def _check_numbers(
     path: Path, now: Manifest, roots: Sequence[Root], listed: building.Listed
 ) -> None:
     """Raise if another process has meanwhile given numbers of roots or values to others."""
-    pairs = [(now.roots, tuple(roots))]
+    pairs: list[tuple[tuple[Any, ...], tuple[Any, ...]]] = [(now.roots, tuple(roots))]
     pairs += [(values, listed.get(facet, ())) for facet, values in now.facets.items()]
     if any(own[: len(known)] != known for known, own in pairs):
         raise InputError(f"{path} was changed meanwhile; run the same command again.")

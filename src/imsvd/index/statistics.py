@@ -124,7 +124,7 @@ class Gaps:
 
     def to_pandas(self) -> Any:
         """Return a data frame, one row per unit or pair."""
-        return data_frame(self.rows())
+        return data_frame(self.rows(), ("units", "images", "expected", "ratio", "p_value"))
 
 
 @dataclass(frozen=True)
