@@ -2,7 +2,7 @@
 
 import pytest
 
-from imsvd.config import Config
+from imsvd.config import Config, override
 from imsvd.errors import InputError
 from imsvd.explanations.parts import PARTS
 from imsvd.grid.jobs import Job, unique
@@ -112,8 +112,11 @@ def test_phases_keep_their_share_at_cpu_scale_however_long(hundred: int, phase: 
 def test_proportions_at_cpu_scale() -> None:
     base = config("loss-terms", "top-1", "DE+OE+TI", CPU)
     recipe_here = recipe("cifar10-cpu")
+    published = override(recipe_here, recipe_here.method.published_form)
+    assert (published.method.joint, published.code) == ("cross", None)
     assert (base.backbone, base.views) == (recipe_here.backbone, recipe_here.views)
-    assert base.method == recipe_here.method
+    assert (base.method, base.code) == (published.method, None)
+    assert base.peak_lr == published.peak_lr == 0.003
     assert base.training.epochs == 4
     assert base.optimizer.warmup_epochs == pytest.approx(0.4)
     for name, row, column in (

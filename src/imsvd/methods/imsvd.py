@@ -66,6 +66,14 @@ class IMSVDSettings(MethodSettings):
         1.0, gt=0, le=1, description="temperature of the softmax of the saved code"
     )
 
+    published_form: ClassVar = (
+        "method.standardize=false",
+        "method.joint=cross",
+        "method.off_diagonal_weight=1",
+        "method.linear_share=0",
+        "code=null",
+        "optimizer.lr=0.003",
+    )
     admits_local_views: ClassVar = True
     labels: ClassVar = {
         "invariance": "TI",

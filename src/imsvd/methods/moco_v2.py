@@ -16,7 +16,7 @@ from imsvd.information import at_least_float32
 from imsvd.losses.moco_v2 import MoCoV2Loss
 from imsvd.methods.base import Method, MethodOutput, mean_output
 from imsvd.methods.memory import EmbeddingQueue, momentum_copy, update_momentum
-from imsvd.methods.settings import SMALLEST_BATCH, MethodSettings, Row, layer_widths
+from imsvd.methods.settings import CONTRASTIVE_LR, SMALLEST_BATCH, MethodSettings, Row, layer_widths
 from imsvd.networks import feature_width, projector
 
 IMAGENET_SGD = {"name": "sgd", "lr": 0.03, "weight_decay": 1e-4, "decay_all": True} | {
@@ -116,6 +116,7 @@ class MoCoV2Settings(KeyQueueSettings):
             "chosen for short runs on a CPU: a quicker key network, a queue of less than an epoch",
             method={"projector": (512, 128), "momentum": 0.99, "queue_length": 4096}
             | {"symmetric": True},
+            optimizer=CONTRASTIVE_LR,
         ),
         "cifar10": Row(
             "solo-learn's symmetric run of 1,000 epochs (92.9 % linear), its momentum held at 0.99",

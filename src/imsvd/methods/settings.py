@@ -34,7 +34,9 @@ class Row(NamedTuple):
 
 
 SMALL_LR: Mapping[str, Any] = {"lr": 2e-3, "scale_lr": False}
-"""Optimizer changes that most methods make at the small scale, where IMSVD has AdamW at 3e-3."""
+"""Optimizer changes that most methods make at the small scale, where IMSVD has AdamW at 9e-3."""
+CONTRASTIVE_LR: Mapping[str, Any] = {"lr": 3e-3, "scale_lr": False}
+"""Those of SimCLR and MoCo v2."""
 CLIPPED_LARS: Mapping[str, Any] = {
     "name": "lars",
     "trust_coefficient": 0.02,
@@ -87,6 +89,8 @@ class MethodSettings(Settings):
     """Sizes and lengths in the smallest form; see `smallest`."""
     recipes: ClassVar[Mapping[str, Row]] = {}
     """The rows of the three scales; empty for IMSVD, whose recipes the others depart from."""
+    published_form: ClassVar[tuple[str, ...]] = ()
+    """Assignments that give the method's small recipes the form that was published."""
 
     @property
     def head_widths(self) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from torch import nn
 
 from imsvd.losses.simclr import SimCLRLoss
 from imsvd.methods.base import PairwiseMethod
-from imsvd.methods.settings import CLIPPED_LARS, MethodSettings, Row, layer_widths
+from imsvd.methods.settings import CLIPPED_LARS, CONTRASTIVE_LR, MethodSettings, Row, layer_widths
 
 
 class SimCLRSettings(MethodSettings):
@@ -24,6 +24,7 @@ class SimCLRSettings(MethodSettings):
         "small": Row(
             "chosen for short runs on a CPU; few negatives need a higher temperature",
             method={"projector": (512, 128), "temperature": 0.2},
+            optimizer=CONTRASTIVE_LR,
         ),
         "cifar10": Row(
             "solo-learn's run of 1,000 epochs (90.7 % linear), not repeated here",

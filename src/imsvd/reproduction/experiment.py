@@ -2,7 +2,7 @@
 
 Every experiment exists at two budgets. At the full budget a run is the recipe `imagenet` with the
 paper's value of the varied setting. At the CPU budget it is the recipe `cifar10-cpu` with a value in
-the same proportion, and fewer epochs.
+the same proportion, the published form of the method, and fewer epochs.
 """
 
 from __future__ import annotations
@@ -118,6 +118,7 @@ class PaperTraining(NamedTuple):
         if setup.budget == "cpu":
             published = recipe(RECIPES["cpu"], self.method)
             changes = [
+                *published.method.published_form,
                 f"optimizer.warmup_epochs={WARMUP_SHARE * setup.epochs_per_100:g}",
                 "training.knn_every=0",
                 *phases_in_proportion(published, epochs),
