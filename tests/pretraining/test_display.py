@@ -4,6 +4,7 @@ from typing import Any
 from rich.console import Console
 
 from imsvd.methods import IMSVDSettings
+from imsvd.pretraining.code import LABELS as CODE_LABELS
 from imsvd.pretraining.display import TrainingDisplay
 
 TERMS = ("invariance", "diagonal_entropy", "off_diagonal_entropy")
@@ -32,7 +33,7 @@ def record(epoch: int, **extra: Any) -> dict[str, Any]:
 
 def shown(*records: dict[str, Any], epochs: int = 1000) -> list[str]:
     console = Console(file=io.StringIO(), width=80)
-    display = TrainingDisplay(console, epochs, 2048, IMSVDSettings.labels)
+    display = TrainingDisplay(console, epochs, 2048, {**IMSVDSettings.labels, **CODE_LABELS})
     for item in records:
         display.begin_epoch(item["epoch"], 0, 2)
         display.step()
@@ -45,6 +46,17 @@ def test_the_widest_numbers_fit_into_80_columns() -> None:
     lines = shown(record(999), record(1000, knn={"knn_20": 100.0}))
     assert len(lines) == 1 + len(BOUNDS) + 2
     assert all(len(line) <= 80 for line in lines)
+
+
+def test_the_columns_of_a_code_fit_into_80_columns() -> None:
+    """As `imsvd demo` shows them."""
+    code = {"share_decided": 1.0, "share_agreeing": 1.0, "shared_nats": -0.004}
+    health = code | {"share_above_0.9": 1.0, "effective_rank": 128.4}
+    lines = shown(record(12, health=health, knn={"knn_20": 100.0}), epochs=12)
+    assert len(lines) == 1 + len(BOUNDS) + 1
+    assert all(len(line) <= 80 for line in lines)
+    row = dict(zip(lines[0].split(), lines[-1].split(), strict=True))
+    assert (row["code"], row["nats"], row["kNN"]) == ("100%", "0.00", "100")
 
 
 def test_every_number_is_there_under_its_name() -> None:

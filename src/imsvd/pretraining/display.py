@@ -18,6 +18,8 @@ LABELS = {
     "images_per_second": "img/s",
 }
 """Short column titles of what every method reports; a method adds those of its own terms."""
+NARROW = ("spread", "effective_rank", "knn_20")
+"""Columns of at most four characters, as shares are."""
 
 
 class _Speed(ProgressColumn):
@@ -81,7 +83,7 @@ class TrainingDisplay:
         average = sum(self.epoch_seconds) / len(self.epoch_seconds)
         remaining = average * (self.epochs - record["epoch"])
         cells = [_cell(name, values.get(name)) for name in self.columns]
-        self.say(_line(f"{record['epoch']}/{self.epochs}", [*cells, clock(remaining)]))
+        self.say(self._line(f"{record['epoch']}/{self.epochs}", [*cells, clock(remaining)]))
 
     def _print_head(
         self, values: Mapping[str, float], bounds: Mapping[str, Mapping[str, float]]
@@ -89,15 +91,23 @@ class TrainingDisplay:
         self.columns = list(values)
         if self.knn and "knn_20" not in self.columns:
             self.columns.insert(-1, "knn_20")
-        self.say(
-            f"[bold]{_line('epoch', [*(self.labels.get(name, name) for name in self.columns), 'ETA'])}[/bold]"
-        )
+        titles = [self.labels.get(name, name) for name in self.columns]
+        self.say(f"[bold]{self._line('epoch', [*titles, 'ETA'])}[/bold]")
         for name, row in bounds.items():
             cells = [
                 _cell(column, row.get("total" if column == "loss" else column))
                 for column in self.columns
             ]
-            self.say(f"[dim]{_line(self.labels.get(name, name), [*cells, ''])}[/dim]")
+            self.say(f"[dim]{self._line(self.labels.get(name, name), [*cells, ''])}[/dim]")
+
+    def _line(self, label: str, cells: Sequence[str]) -> str:
+        """Format a row; the loss, three terms, and the columns of a code fit into 80 characters."""
+        first, *middle, last = cells
+        row = "".join(
+            f"{cell:>{_width(name, self.labels)}}"
+            for name, cell in zip(self.columns[1:], middle, strict=True)
+        )
+        return f"{label:>9}{first:>8}{row}{last:>8}"
 
 
 def _flat_values(record: Mapping[str, Any]) -> dict[str, float]:
@@ -109,10 +119,9 @@ def _flat_values(record: Mapping[str, Any]) -> dict[str, float]:
     return values
 
 
-def _line(label: str, cells: Sequence[str]) -> str:
-    """Format a row; eleven columns fit into 80 characters."""
-    first, *middle, last = cells
-    return f"{label:>9}{first:>8}" + "".join(f"{cell:>6}" for cell in middle) + f"{last:>8}"
+def _width(name: str, labels: Mapping[str, str]) -> int:
+    narrow = name.startswith("share_") or name in NARROW
+    return max(5 if narrow else 6, len(labels.get(name, name)) + 1)
 
 
 def _cell(name: str, value: float | None) -> str:
@@ -122,4 +131,6 @@ def _cell(name: str, value: float | None) -> str:
         return f"{100 * value:.0f}%"
     if name in ("dead_units", "images_per_second", "effective_rank"):
         return f"{value:.0f}"
-    return f"{value:.1f}" if name == "knn_20" else f"{value:.2f}"
+    if name == "knn_20":
+        return "100" if value >= 99.95 else f"{value:.1f}"
+    return f"{value:z.2f}"
