@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
-from imsvd.demo import conclusions, run_demo
+from imsvd.demo import conclusions, program, run_demo
 from tests.pretraining.tiny import SETTINGS
 
 
@@ -51,3 +52,12 @@ def test_conclusions_name_recovered_attributes() -> None:
     assert conclusions(accuracies, summary)[2].endswith(
         "0 of the 8 properties that the images were drawn with."
     )
+
+
+def test_the_next_command_can_be_typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """After `make demo`, `imsvd` is in .venv/bin and not on the path."""
+    monkeypatch.setattr("sys.argv", [".venv/bin/imsvd", "demo"])
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert program() == ".venv/bin/imsvd"
+    monkeypatch.setattr("sys.argv", ["src/imsvd/__main__.py", "demo"])
+    assert program() == "imsvd"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -64,11 +66,19 @@ def run_demo(out: Path, console: Console, settings: list[str]) -> None:
         console.print(sentence, highlight=False)
     console.print(
         f"\nTo see it: {picture}, or open {report_path(out)} in a browser.\n"
-        f"To explore it: imsvd explore {out}\n"
-        "On your own images: imsvd discretize timm:tf_efficientnet_lite0 YOUR_FOLDER --out runs/mine",
+        f"To explore it: {program()} explore {out}\n"
+        f"On your own images: {program()} discretize timm:tf_efficientnet_lite0 YOUR_FOLDER "
+        "--out runs/mine",
         highlight=False,
         soft_wrap=True,
     )
+
+
+def program() -> str:
+    """Return what to type before a command: after `make demo`, `imsvd` is not on the path."""
+    started = Path(sys.argv[0])
+    reachable = shutil.which("imsvd") or started.name != "imsvd"
+    return "imsvd" if reachable else str(started)
 
 
 def conclusions(

@@ -97,8 +97,8 @@ def draw_demo(
     maps a unit's title to its images, (height, width, 3) each.
     """
     terms = _terms(records)
-    figure = Figure(figsize=(11, 8), layout="constrained")
-    parts: Any = figure.subfigures(3, 1, height_ratios=(2.6, 2.4, 0.55 * len(galleries)))
+    figure = Figure(figsize=(11, 9), layout="constrained")
+    parts: Any = figure.subfigures(3, 1, height_ratios=(2.6, 2.4, 0.78 * len(galleries)))
     top, middle, bottom = parts
     _draw_terms(top.subplots(1, len(terms), squeeze=False)[0], terms, records)
     _draw_accuracies(middle.subplots(), accuracies)
@@ -210,6 +210,7 @@ def _draw_bounds(axis: Axes, levels: Mapping[str, float]) -> None:
     names: dict[float, list[str]] = {}
     for bound, level in levels.items():
         names.setdefault(round(level, 6), []).append(bound)
+    lowest = min(names, default=0.0)
     for level, bounds in names.items():
         color, line = BOUND_STYLES.get(bounds[0], ("#999999", "--"))
         axis.axhline(level, color=color, linestyle=line, linewidth=1)
@@ -217,9 +218,10 @@ def _draw_bounds(axis: Axes, levels: Mapping[str, float]) -> None:
             " = ".join(bound.replace("_", " ") for bound in bounds),
             (1, level),
             xycoords=("axes fraction", "data"),
-            xytext=(-2, 2),
+            xytext=(-2, -2 if level == lowest else 2),
             textcoords="offset points",
             ha="right",
+            va="top" if level == lowest else "bottom",
             fontsize=7,
             color=color,
         )
@@ -240,14 +242,15 @@ def _draw_accuracies(axis: Axes, accuracies: Mapping[str, Mapping[str, float]]) 
 
 
 def _draw_galleries(figure: Any, galleries: Mapping[str, Any]) -> None:
+    """Draw a row of images per unit, with its title on the left."""
     columns = max(len(images) for images in galleries.values())
-    axes = figure.subplots(len(galleries), columns, squeeze=False)
-    for row, (title, images) in zip(axes, galleries.items(), strict=True):
-        for axis in row:
-            axis.set_axis_off()
-        for axis, image in zip(row, images, strict=False):
-            axis.imshow(image, interpolation="lanczos")
-        row[0].set_title(title, loc="left", fontsize=8, pad=2)
+    axes = figure.subplots(len(galleries), 1, squeeze=False)[:, 0]
+    for axis, (title, images) in zip(axes, galleries.items(), strict=True):
+        axis.set_axis_off()
+        for column, image in enumerate(images):
+            axis.imshow(image, extent=(column, column + 0.92, 0, 0.92), interpolation="lanczos")
+        axis.set(xlim=(0, columns), ylim=(0, 0.92))
+        axis.text(-0.12, 0.46, title.replace(": ", "\n"), ha="right", va="center", fontsize=8)
 
 
 @mpl.rc_context(STYLE)
