@@ -70,7 +70,7 @@ function numbers(rows, names) {
     groups.set(row.group, [...(groups.get(row.group) ?? []), cells]);
   }
   const headings = ["Metric", ...names, "Change"];
-  const tables = [...groups].map(([group, cells]) => table(capital(group), headings, cells));
+  const tables = [...groups].map(([group, cells]) => table(capital(spaced(group)), headings, cells));
   return element("div", { class: "tables" }, tables);
 }
 

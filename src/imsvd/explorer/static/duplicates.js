@@ -188,7 +188,7 @@ function copyItem(index, asked, copy, box, place) {
     copy.state === "deleted"
       ? element("span", { class: "frame missing" }, "File deleted")
       : framed(indexedImage(index, copy.image), `Copy ${place + 1}`, 128, { eager: true }),
-    element("label", { class: "choice", for: box.id }, box, element("span", {}, `${place + 1}: keep ${name}`)),
+    element("label", { class: "choice", for: box.id }, box, element("span", { class: "result-name" }, `${place + 1}: keep ${name}`)),
     element(
       "p",
       { class: "about reasons" },

@@ -188,7 +188,6 @@ function result(index, wanted, item, eager) {
       item.state === "deleted"
         ? element("span", { class: "frame missing" }, "File deleted")
         : framed(indexedImage(index, item.image), "", 128, { eager }),
-      element("span", { class: "like" }, "Like this"),
     ),
     element(
       "label",
@@ -199,7 +198,12 @@ function result(index, wanted, item, eager) {
     item.state === "changed" &&
       element("p", { class: "about" }, "Changed since it was indexed."),
     item.reasons.length > 0 && element("p", { class: "about reasons" }, item.reasons.join(", ")),
-    element("a", { class: "about", href: to("unlike"), "aria-label": `Unlike this: ${item.name}` }, "Unlike this"),
+    element(
+      "p",
+      { class: "about examples-of" },
+      element("a", { href: to("like"), tabindex: "-1", "aria-hidden": "true" }, "Like this"),
+      element("a", { href: to("unlike"), "aria-label": `Unlike this: ${item.name}` }, "Unlike this"),
+    ),
   );
 }
 

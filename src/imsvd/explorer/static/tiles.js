@@ -156,7 +156,7 @@ export function gallery(tiles, { label, small = false } = {}) {
 /** Lets arrow keys, Home and End move the focus among the links of a container by position. */
 export function arrowKeys(container) {
   container.addEventListener("keydown", (event) => {
-    const links = [...container.querySelectorAll("a[href]")];
+    const links = [...container.querySelectorAll("a[href]:not([aria-hidden])")];
     const place = links.indexOf(document.activeElement);
     const next = place < 0 ? undefined : neighbor(links, place, event.key);
     if (!next) return;

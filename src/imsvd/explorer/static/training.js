@@ -21,7 +21,7 @@ export async function trainingView({ run, signal }) {
         : element(
             "p",
             { class: "notice" },
-            "No training curves. An encoder that was discretized or imported has none; if this run was trained, metrics.jsonl is missing from its folder.",
+            "No training curves: metrics.jsonl is missing from the folder of this run. imsvd pretrain and imsvd discretize write it.",
           ),
       drawn.length > 0 &&
         formulas(
@@ -58,7 +58,12 @@ const WORDS = [
   [/^diagonal_entropy$/, "How evenly the units of a variable are used; lower is more even."],
   [/^off_diagonal_entropy$/, "How evenly the units of two variables combine; lower is more even."],
   [/^share_above_/, "Share of answers of which the encoder is surer than this."],
-  [/^dead_units$/, "Units that no image takes."],
+  [/^dead_units$/, "Units that hardly any image takes; 0 is ideal."],
+  [/^share_decided$/, "Share of answers of which the code is more than 90% sure."],
+  [/^share_agreeing$/, "Share of answers that are the same for two views of an image."],
+  [/^shared_nats$/, "How much two variables repeat each other; 0 is not at all."],
+  [/^surviving_nats$/, "How much of the code is the same for two views of an image; higher is better."],
+  [/^spread$/, "How much the features of different images differ; 0 is a collapse."],
   [/^effective_rank$/, "How many directions the features really use; 1 is a collapse."],
   [/^knn/, "How often the most similar images give the right label, in percent."],
   [/^lr$/, "Size of the steps of the optimizer."],

@@ -180,7 +180,7 @@ function meanings(run, list) {
       element(
         "p",
         { class: "hint" },
-        "How well the unit tells each attribute of the images: 0 not at all, 1 exactly. Chance: what an unrelated attribute would show.",
+        "How well the variable tells each attribute of the images: 0 not at all, 1 exactly. Chance: what an unrelated attribute would show.",
       ),
       formulas(
         "Normalized mutual information of variable Z and attribute A: NMI = 2 I(Z; A) / (H(Z) + H(A)).",
