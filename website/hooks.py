@@ -23,6 +23,7 @@ REFERENCE = {
     "reference/python.md": python_page,
 }
 LINK = re.compile(r"(\]\()([^)#\s]+)(#[^)\s]*)?\)")
+PROVENANCE = re.compile(r"^- command: (.+)\n((?:- [a-z ]+: .+\n)*)", re.MULTILINE)
 REMOTE = re.compile(
     r'<(?:script|img|iframe|link rel="(?:stylesheet|preload|icon)")[^>]*="(?:https?:)?//[^>]*'
 )
@@ -100,12 +101,18 @@ def on_page_markdown(markdown: str, *, page: Page, **_: Any) -> str:
         place = known.get(target) or target.removeprefix("docs/")
         return f"{found[1]}{relpath(place, PurePosixPath(here).parent)}{found[3] or ''})"
 
-    return LINK.sub(mend, markdown)
+    return PROVENANCE.sub(_folded, LINK.sub(mend, markdown))
+
+
+def _folded(found: re.Match[str]) -> str:
+    """Return the command of a measurement, and machine and date to unfold: results come first."""
+    details = "".join(f"    {line}\n" for line in found[2].splitlines())
+    return f'\n```sh\n{found[1]}\n```\n\n??? info "Machine, versions and date"\n\n{details}'
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Draw the formulas."""
-    return draw_formulas(html)
+    """Draw the formulas, and keep deviations beside their means."""
+    return draw_formulas(html.replace(" ± ", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"))
 
 
 def on_post_page(output: str, *, page: Page, **_: Any) -> str:
