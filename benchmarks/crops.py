@@ -26,7 +26,9 @@ def crop(image: Image.Image, draw: random.Random) -> Image.Image:
     """Return a random square of `image`, scaled to `SIDE` pixels."""
     side = int(min(image.size) * draw.uniform(*SHARES))
     left, top = (draw.randint(0, whole - side) for whole in image.size)
-    return image.crop((left, top, left + side, top + side)).resize((SIDE, SIDE), Image.BICUBIC)
+    return image.crop((left, top, left + side, top + side)).resize(
+        (SIDE, SIDE), Image.Resampling.BICUBIC
+    )
 
 
 def main() -> None:

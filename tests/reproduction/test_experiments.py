@@ -113,7 +113,7 @@ def test_proportions_at_cpu_scale() -> None:
     base = config("loss-terms", "top-1", "DE+OE+TI", CPU)
     recipe_here = recipe("cifar10-cpu")
     published = override(recipe_here, recipe_here.method.published_form)
-    assert (published.method.joint, published.code) == ("cross", None)
+    assert (published.method.model_dump()["joint"], published.code) == ("cross", None)
     assert (base.backbone, base.views) == (recipe_here.backbone, recipe_here.views)
     assert (base.method, base.code) == (published.method, None)
     assert base.peak_lr == published.peak_lr == 0.003
