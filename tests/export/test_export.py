@@ -32,6 +32,10 @@ def resnet18() -> Encoder:
     return encoder()
 
 
+TIE = 1e-4
+"""Two units are equally probable if their probabilities differ by less."""
+
+
 def features(made: Encoder) -> torch.Tensor:
     with torch.no_grad():
         return made.features(images())
@@ -177,21 +181,31 @@ def test_codes_of_a_thousand_photographs_are_those_of_torch(tmp_path: Path) -> N
     backbone, run = f"timm:tf_efficientnet_lite0:{LITE0}", tmp_path / "run"
     made = imsvd.discretize(backbone, PHOTOGRAPHS, run, size=96, bits=64, units=4, steps=100)
     path = export_encoder(made, "onnx", tmp_path / "a.onnx", output_kind="all")
-    assert codes_that_differ(path, made, open_source(CIFAR10, "test"), 1000) == 0
+    assert codes_that_differ(path, made, open_source(CIFAR10, "test"), 1000, TIE) == 0
 
 
-def codes_that_differ(path: Path, made: Encoder, source: ImageSource, count: int) -> int:
-    """Count variables of the first `count` images in which onnxruntime and torch differ."""
+def codes_that_differ(
+    path: Path, made: Encoder, source: ImageSource, count: int, tie: float = 0
+) -> int:
+    """Count variables of the first `count` images in which onnxruntime and torch differ.
+
+    Both round differently, so that a variable may take either of two units that are equally probable.
+    """
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    different = 0
+    different = ties = 0
     for start in range(0, count, 50):
         chosen = [center_crop(source.read(start + n), made.description.size) for n in range(50)]
         batch = torch.stack(chosen).float() / 255
         (actual,) = session.run(["codes"], {"images": batch.numpy()})
         with torch.no_grad():
             expected = made.codes(batch)
+            by_variable = made.probabilities(batch).unflatten(1, (len(made.description.units), -1))
+        best = by_variable.topk(2).values
+        tied = best[..., 0] - best[..., 1] < tie
         assert actual.shape == expected.shape == (50, len(made.description.units))
-        different += int((torch.from_numpy(actual) != expected).sum())
+        different += int(((torch.from_numpy(actual) != expected) & ~tied).sum())
+        ties += int(tied.sum())
+    assert ties <= count * len(made.description.units) / 100
     return different
 
 
