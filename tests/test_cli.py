@@ -115,6 +115,7 @@ OPTIONS = {
         "--json",
         "--sheet",
         "--paths",
+        "--run",
     ],
     "search": [
         "index",

@@ -32,7 +32,8 @@ TINY = [
 
 
 def tiny() -> Config:
-    return override(recipe("cifar10-cpu"), TINY)
+    config = recipe("cifar10-cpu")
+    return override(config, [*config.method.published_form, *TINY])
 
 
 @pytest.mark.parametrize("contender", CONTENDERS)
