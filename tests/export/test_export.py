@@ -199,7 +199,7 @@ def codes_that_differ(
         (actual,) = session.run(["codes"], {"images": batch.numpy()})
         with torch.no_grad():
             expected = made.codes(batch)
-            by_variable = made.probabilities(batch).unflatten(1, (len(made.description.units), -1))
+            by_variable = made.probabilities(batch).reshape(*expected.shape, -1)
         best = by_variable.topk(2).values
         tied = best[..., 0] - best[..., 1] < tie
         assert actual.shape == expected.shape == (50, len(made.description.units))
