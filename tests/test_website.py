@@ -116,4 +116,4 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     printed = [
         output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", [])
     ]
-    assert any("64 variables of 8 units" in text for text in printed)
+    assert any("8 variables of 2 units" in text for text in printed)
