@@ -34,7 +34,7 @@ class Row(NamedTuple):
 
 
 SMALL_LR: Mapping[str, Any] = {"lr": 2e-3, "scale_lr": False}
-"""Optimizer changes that most methods make at the small scale, where IMSVD has AdamW at 9e-3."""
+"""Optimizer changes that most methods make at the small scale, where IMSVD has AdamW at 3e-3 or 9e-3."""
 CONTRASTIVE_LR: Mapping[str, Any] = {"lr": 3e-3, "scale_lr": False}
 """Those of SimCLR and MoCo v2."""
 CLIPPED_LARS: Mapping[str, Any] = {
