@@ -1,4 +1,4 @@
-"""`benchmarks/subset.py`, which makes the folders that the pages there speak of."""
+"""`benchmarks/subset.py` and `crops.py`, which make the folders that the pages there speak of."""
 
 import subprocess
 import sys
@@ -46,3 +46,19 @@ def test_what_cannot_be_done_is_one_sentence(tmp_path: Path) -> None:
         assert phrase in refused.stderr
         assert "Traceback" not in refused.stderr
     assert "exists" in subset(tmp_path / "unlabeled", tmp_path).stderr
+
+
+@pytest.mark.slow
+def test_every_photograph_becomes_a_class_of_crops(tmp_path: Path) -> None:
+    write_images(tmp_path / "photographs", 3)
+    out = tmp_path / "crops"
+    command = [
+        sys.executable,
+        *map(str, (SCRIPT.with_name("crops.py"), tmp_path / "photographs", out)),
+    ]
+    assert subprocess.run(command, check=False).returncode == 0
+    assert sorted(folder.name for folder in (out / "train").iterdir()) == ["0000", "0001", "0002"]
+    assert {len(list(folder.iterdir())) for folder in (out / "train").iterdir()} == {8}
+    assert {len(list(folder.iterdir())) for folder in (out / "test").iterdir()} == {2}
+    crops = {path.read_bytes() for path in out.rglob("*.jpg")}
+    assert len(crops) == 30
